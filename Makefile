@@ -14,8 +14,11 @@ TORCH_OLDEST         := 2.11.0
 TORCH_OLDEST_OPTIONS ?=
 TESTS_OF_OLDEST      := tests/optim/rules tests/optim/engine tests/train tests/runtime tests/callbacks
 
+# Whose torch sees a GPU: `make cuda CUDA_PYTHON=python3` where another environment has torch's build for CUDA.
+CUDA_PYTHON ?= $(BIN)/python
+
 .DEFAULT_GOAL := help
-.PHONY: help newcomer demo test test-slow test-oldest lint types figures drawings coverage mutants docs schema check clean
+.PHONY: help newcomer cuda demo test test-slow test-oldest lint types figures drawings coverage mutants docs pages schema check clean
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
@@ -57,6 +60,13 @@ test-oldest: $(OLDEST)/tools
 newcomer:
 	@$(PYTHON) tests/newcomer/run.py
 
+# The checks and benchmarks that need a GPU, in ten minutes; writes docs/speed_cuda.md.
+ifeq ($(CUDA_PYTHON),$(BIN)/python)
+cuda: $(VENV)/tools
+endif
+cuda:
+	@$(CUDA_PYTHON) tools/cuda_page.py
+
 lint: $(VENV)/tools
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -86,6 +96,10 @@ docs: $(VENV)/docs-tools
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -W --keep-going -q docs build/site
 	@$(BIN)/python tools/site_links.py build/site
 	@echo "the site is in build/site/index.html"
+
+# Pictures of run pages and reports, to be looked at.
+pages: $(VENV)/tools
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.page_shots
 
 schema: $(VENV)/tools
 	$(BIN)/python hatch_build.py

@@ -89,7 +89,8 @@ class Rule:
         fused: Whether torch has a fused kernel for it.
         others: Name in pytorch_optimizer and in optax, or None.
         buffers: Buffers of the weights' size that an update reads or writes, each counted once for each direction.
-        whole: Whether it works on whole matrices, which are then the only model it is measured on.
+        whole: Whether it multiplies matrices, which are then the only model it is measured on; no kernel is compiled.
+        variant: What sets it apart from another row of the same rule.
     """
 
     ours: str
@@ -101,6 +102,12 @@ class Rule:
     optax: str | None
     buffers: int
     whole: bool = False
+    variant: str = ""
+
+    @property
+    def title(self) -> str:
+        """Name and variant."""
+        return f"{self.ours} {self.variant}".rstrip()
 
 
 RULES = [
@@ -129,9 +136,10 @@ RULES = [
     Rule("HypergradientAdam", {}, None, {}, False, None, None, 9),
     Rule("ScheduleFreeSGD", {}, None, {}, False, "ScheduleFreeSGD", "contrib.schedule_free_sgd", 5),
     Rule("ScheduleFreeAdamW", {}, None, {}, False, "ScheduleFreeAdamW", "contrib.schedule_free_adamw", 7),
-    Rule("Adafactor", {}, "Adafactor", {}, False, "AdaFactor", "adafactor", 3, whole=True),
+    Rule("Adafactor", {}, "Adafactor", {}, False, "AdaFactor", "adafactor", 3),
     Rule("GroupAdaGrad", {}, None, {}, False, None, None, 3, whole=True),
-    Rule("Muon", {"bfloat16": True}, "Muon", {}, False, None, "contrib.muon", 5, whole=True),
+    Rule("Muon", {"bfloat16": True}, "Muon", {}, False, None, None, 5, whole=True, variant="bfloat16"),
+    Rule("Muon", {}, None, {}, False, None, "contrib.muon", 5, whole=True, variant="float32"),
     Rule("SOAP", {}, None, {}, False, "SOAP", None, 7, whole=True),
 ]
 
@@ -148,7 +156,7 @@ FOREIGN = {
 
 def weights(shapes: Shapes, device: str) -> list[Tensor]:
     """Fresh parameters with gradients."""
-    made = [torch.nn.Parameter(torch.randn(shape, device=device)) for shape in shapes]
+    made: list[Tensor] = [torch.nn.Parameter(torch.randn(shape, device=device)) for shape in shapes]
     for p in made:
         p.grad = p.detach() * 1e-3
     return made
@@ -332,7 +340,7 @@ def report(rule: Rule, model: str, times: dict[str, list[float]], elements: int)
     beside = best or "copy"
     base = medians[beside]
     bytes_of_copy = 2 * 4 * elements / medians["copy"]
-    print(f"\n{rule.ours} on {model}   (ratios to {beside}; a copy moves {bytes_of_copy / 1e9:.1f} GB/s)")
+    print(f"\n{rule.title} on {model}   (ratios to {beside}; a copy moves {bytes_of_copy / 1e9:.1f} GB/s)")
     for name, taken in sorted(times.items(), key=lambda item: medians[item[0]]):
         low, middle, high = statistics.quantiles(taken, n=4)
         moved = rule.buffers * 4 * elements / middle
@@ -343,7 +351,7 @@ def report(rule: Rule, model: str, times: dict[str, list[float]], elements: int)
         )
     ours = min(taken for name, taken in medians.items() if name.startswith("descend") and "checked" not in name)
     bandwidth = rule.buffers * 4 * elements / ours / bytes_of_copy
-    return Verdict(rule.ours, model, 1e3 * ours, best, ours / base if best else float("nan"), limit, bandwidth)
+    return Verdict(rule.title, model, 1e3 * ours, best, ours / base if best else float("nan"), limit, bandwidth)
 
 
 def report_all(verdicts: list[Verdict]) -> None:
@@ -445,7 +453,7 @@ def run(given: argparse.Namespace) -> None:
     for model in given.models:
         shapes = MODELS[model]()
         for rule in RULES:
-            if rule.ours not in given.rules or rule.whole != (model == "matrices"):
+            if rule.ours not in given.rules or (rule.whole and model != "matrices"):
                 continue
             if given.start:
                 report_beginnings(rule, model, shapes)

@@ -68,6 +68,7 @@ app = typer.Typer(
     add_completion=True,  # --install-completion for bash, zsh and fish
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"max_content_width": 120},
 )
 app.add_typer(study, name="study")
 
@@ -381,7 +382,10 @@ def lineage(
 def report(
     directory: Annotated[Path, typer.Argument(help="Of a run or a study, finished or under way.")],
 ) -> None:
-    """Write report.html into DIRECTORY: charts, tables and settings of the run or study, in one file."""
+    """Write the page report.html of a run or study.
+
+    It has charts, tables and settings in one file, and opens without a network.
+    """
     from descend.view.subjects import subjects
 
     (subject,) = subjects([directory])[:1]
@@ -406,7 +410,10 @@ def view(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 0,
     browser: Annotated[bool, typer.Option("--browser", help="Also open it in a browser.")] = False,
 ) -> None:
-    """Serve live pages of runs and studies on 127.0.0.1, until Ctrl-C; several runs are compared."""
+    """Show runs and studies in a browser, live and side by side.
+
+    The pages are served on 127.0.0.1 until Ctrl-C, under an address with a token.
+    """
     from descend.view import serve
     from descend.view.subjects import subjects
 

@@ -139,7 +139,7 @@ def _write(folder: Path, script: str, overwrite: bool, experiment: Sequence[Any]
     trainer, model, data_reader, optimizer = experiment
     parts = {"trainer": trainer, "model": model, "data_reader": data_reader, "optimizer": optimizer}
     save_prototext(str(folder / "experiment.prototext"), **parts)
-    path.write_text(script)
+    path.write_text(script, encoding="utf-8")
     path.chmod(0o755)
     return path
 
@@ -151,7 +151,7 @@ def _check_lead(run_dir: Path) -> None:
         ConfigurationError: its last save took more than half of that time.
     """
     try:
-        end = json.loads((run_dir / "run.json").read_text())["end"]
+        end = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))["end"]
         seconds = float(end["save_seconds"])
     except DAMAGED_FILE:
         return  # unknown
@@ -214,7 +214,7 @@ def run_shown(command: Sequence[str], folder: Path, environment: Mapping[str, st
 
 def _copy(stream: IO[str] | None, shown: IO[str], path: Path) -> None:
     choose = FrameFilter()
-    with path.open("a") as kept:
+    with path.open("a", encoding="utf-8") as kept:
         for line in stream or ():
             if choose.shows(line):
                 shown.write(line)

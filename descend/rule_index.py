@@ -17,9 +17,18 @@ from typing import TYPE_CHECKING
 from descend.errors import RuleError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["RuleInfo", "describe", "format_list", "rules"]
+__all__ = ["NO_RULES", "RuleInfo", "describe", "format_list", "reason_or_nearest", "rules"]
+
+# Optimizers of torch that are no rules here, and why.
+NO_RULES: Mapping[str, str] = MappingProxyType(
+    {
+        "LBFGS": "it needs several evaluations of the loss for one update; a rule here sees one gradient",
+        "ASGD": "its average of the weights is not part of any rule here; ScheduleFreeSGD averages",
+        "RAdam": "its rectification is not among the rules here; Adam with a warm-up does the same work",
+    }
+)
 
 _RULES = Path(__file__).parent / "optim" / "rules"
 _STATED = ("default_lr", "default_weight_decay", "default_decay")  # what a rule states for the engine around it
@@ -92,6 +101,12 @@ def format_list() -> str:
     return "\n".join(f"{entry.name:<18} {entry.summary}\n{'':<18} {entry.defaults}" for entry in rules().values())
 
 
+def reason_or_nearest(name: str, known: Iterable[str]) -> str:
+    """What follows an unknown name in an error, up to the list: why it is no rule, or the nearest that is."""
+    reasons = {title.lower(): reason for title, reason in NO_RULES.items()}
+    return f": {reasons[name.lower()]};" if name.lower() in reasons else nearest(name, known) or ";"
+
+
 def describe(name: str) -> str:
     """One optimizer: equations, options, sources and the table of deviations.
 
@@ -102,5 +117,5 @@ def describe(name: str) -> str:
     entry = known.get(name.lower())
     if entry is None:
         names = [each.name for each in known.values()]
-        raise RuleError(f"no optimizer '{name}'{nearest(name, names) or ';'} known are {', '.join(names)}")
+        raise RuleError(f"no optimizer '{name}'{reason_or_nearest(name, names)} known are {', '.join(names)}")
     return "\n\n".join([f"{entry.name}({entry.defaults})", entry.summary, entry.doc, entry.equations]).strip()

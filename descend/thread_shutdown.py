@@ -64,9 +64,9 @@ def _thread_states() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for task in _TASKS.iterdir():
         try:
-            if task.name not in ours and (task / "comm").read_text().strip() != _GLOO:
+            if task.name not in ours and (task / "comm").read_text(encoding="utf-8").strip() != _GLOO:
                 continue
-            lines = (task / "status").read_text().splitlines()
+            lines = (task / "status").read_text(encoding="utf-8").splitlines()
         except OSError:  # it has ended
             continue
         status = dict(line.split(":", 1) for line in lines)

@@ -33,6 +33,7 @@ def test_one_optimizer_comes_with_equations_options_source_and_deviations(descen
 
 def test_an_unknown_optimizer_is_a_usage_error(descend):
     assert "no optimizer 'adaam'; did you mean 'Adam'?" in descend("optimizers", "adaam", code=2)
+    assert "no optimizer 'lbfgs': it needs several evaluations" in descend("optimizers", "lbfgs", code=2)
 
 
 def test_optimizers_does_not_import_torch():

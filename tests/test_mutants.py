@@ -46,6 +46,7 @@ def changed(text):
         ("__all__ = ['a'] + 1 * b", []),
         ("if TYPE_CHECKING:\n    x = 1", []),
         ("z: int = 1", ["z: int = 2"]),
+        ("x = zip(a, b, strict=True)", []),
     ],
 )
 def test_what_is_changed(text, made):
@@ -212,6 +213,7 @@ def test_the_page_keeps_rows_of_other_modules():
 
 def test_the_core_is_there_and_each_exception_has_a_reason():
     assert all(list(mutants.ROOT.glob(name)) for name in mutants.CORE)
-    assert all(row["reason"] for row in mutants._equivalents(mutants.EQUIVALENT))
+    assert all(row["reason"] for kind in ("equivalent", "also") for row in mutants._rows(mutants.EQUIVALENT, kind))
+    assert all((mutants.ROOT / row["test"]).is_file() for row in mutants._rows(mutants.EQUIVALENT, "also"))
     assert mutant_runs.dotted("descend/train/step.py") == "descend.train.step"
     assert mutant_runs.dotted(str(Path("descend", "train", "__init__.py"))) == "descend.train"

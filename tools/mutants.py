@@ -4,7 +4,8 @@
 
 A mutant is a module with one change: a comparison, an operator, a condition, a number, a result or a call. It is
 killed where the test at the mirrored path fails, and survives where that passes. Without names the modules of `CORE`
-are taken. Survivors that change no behaviour stand in `mutants.toml` with a reason each, and do not count.
+are taken. Survivors that change no behaviour stand in `mutants.toml` with a reason each, and do not count; so do tests
+elsewhere that belong to a module too.
 
 `mutant_runs.py` runs the tests; a mutant on a line that they never execute survives without a run.
 """
@@ -98,7 +99,8 @@ class Mutant:
 def mutations(tree: ast.Module) -> Iterator[tuple[ast.AST, Callable[[], None], Callable[[], None]]]:
     """Each place of a tree that can be changed, with a function that changes it and one that puts it back.
 
-    Annotations, docstrings, decorators, messages of errors, `__all__` and imports for types are left alone.
+    Annotations, docstrings, decorators, messages of errors, `__all__`, imports for types and `strict` of `zip`, which
+    asserts what holds anyway, are left alone.
     """
     for node in _code(tree):
         if isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARE:
@@ -137,6 +139,8 @@ def _code(node: ast.AST) -> Iterator[ast.AST]:
             if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
                 continue
             if isinstance(child, ast.Assign) and ast.unparse(child.targets[0]) == "__all__":
+                continue
+            if isinstance(child, ast.keyword) and child.arg == "strict":
                 continue
             yield child
             yield from _code(child)
@@ -209,13 +213,14 @@ class Score:
 def score(module: str, sample: int | None, jobs: int, root: Path = ROOT, known: Path = EQUIVALENT) -> Score:
     """Make the mutants of a module and run its test on each."""
     path = root / module
-    text, tests = path.read_text(), [root / twin for twin in twins(Path(module)) if (root / twin).is_file()]
+    also = [Path(row["test"]) for row in _rows(known, "also") if row["module"] == module]
+    text, tests = path.read_text(), [root / test for test in [*twins(Path(module)), *also] if (root / test).is_file()]
     every = mutants_of(text, module)
     if sample is not None and sample < len(every):
         every = random.Random(module).sample(every, sample)
     if not tests:
         return Score(module, 0, tuple(every))
-    reasons = {(row["module"], row["before"], row["after"]) for row in _equivalents(known)}
+    reasons = {(row["module"], row["before"], row["after"]) for row in _rows(known, "equivalent")}
     counted = [mutant for mutant in every if (module, mutant.before, mutant.after) not in reasons]
     changes = [Change(one.index, one.line, mutated(text, one, path), one.in_function) for one in counted]
     indices = survivors(module, tests, changes, jobs, root)
@@ -223,8 +228,8 @@ def score(module: str, sample: int | None, jobs: int, root: Path = ROOT, known: 
     return Score(module, len(counted) - len(alive), alive, len(every) - len(counted))
 
 
-def _equivalents(path: Path) -> list[dict[str, str]]:
-    return tomllib.loads(path.read_text()).get("equivalent", []) if path.is_file() else []
+def _rows(path: Path, kind: str) -> list[dict[str, str]]:
+    return tomllib.loads(path.read_text()).get(kind, []) if path.is_file() else []
 
 
 def rows(scores: Sequence[Score]) -> list[str]:

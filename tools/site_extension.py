@@ -40,5 +40,5 @@ def _source(app: Any, name: str, source: list[str]) -> None:
     if name == "examples":  # the list beside the examples, with links from here
         text = (Path(app.srcdir).parent / "examples" / "README.md").read_text(encoding="utf-8")
         text = text.replace("](studies/README.md)", "](studies.md#studies-that-ship)")
-        text = re.sub(r"\]\((\w+\.py)\)", r"](../examples/\1)", text)
+        text = re.sub(r"\]\((\w+\.(?:py|ipynb))\)", r"](../examples/\1)", text)
     source[0] = text.replace("](../CONTRIBUTING.md", "](/contributing.md")

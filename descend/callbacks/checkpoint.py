@@ -150,7 +150,7 @@ class Checkpoint(Callback):
         folder = self.restart_dir or self.checkpoint_dir
         last = Path(folder) / run.control.files.trainer / LAST
         if folder and run.step == 0 and last.is_file():
-            run.control.files.restore(last.parent / last.read_text().strip())
+            run.control.files.restore(last.parent / last.read_text(encoding="utf-8").strip())
 
     def after_step(self, step: StepView) -> None:
         """See `Callback.after_step`."""
@@ -237,7 +237,7 @@ def _copy(written: Path, checkpoint_dir: str, trainer: str, name: str) -> None:
             shutil.rmtree(folder / name)
         beside.rename(folder / name)
         newest = folder / f".{LAST}.part"
-        newest.write_text(f"{name}\n")
+        newest.write_text(f"{name}\n", encoding="utf-8")
         newest.replace(folder / LAST)
     except OSError as error:
         raise StorageError(f"cannot copy a checkpoint to {folder}: {error.strerror or error}") from error

@@ -99,4 +99,4 @@ class ConfusionMatrix(_Counts):
         counts = self.counts.pop(mode.value).double()
         rows = (counts / counts.sum()).tolist()
         text = "".join(",".join(f"{share:.9g}" for share in row) + "\n" for row in rows)
-        run.control.path(f"{self.prefix}{name}.csv").write_text(text)
+        run.control.path(f"{self.prefix}{name}.csv").write_text(text, encoding="utf-8")

@@ -82,7 +82,7 @@ class DumpModelGraph(Callback):
     def before_run(self, run: RunView) -> None:
         """See `Callback.before_run`."""
         text = "\n".join(_graph(run.name, plan_of(run.module))) + "\n"
-        run.control.path(self.basename or "model.dot").write_text(text)
+        run.control.path(self.basename or "model.dot").write_text(text, encoding="utf-8")
         if self.print:
             say(text)
 

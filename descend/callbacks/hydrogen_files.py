@@ -69,7 +69,7 @@ def as_rows(samples: torch.Tensor) -> NDArray[Any]:
 
 def write_text(path: Path, matrix: NDArray[Any]) -> None:
     """Write (height, width) numbers as text with enough digits to read back the same numbers."""
-    with path.open("w") as file:
+    with path.open("w", encoding="utf-8") as file:
         for row in matrix:
             file.write(" ".join(map(_digits, row)) + "\n")
 
@@ -118,7 +118,7 @@ def find_weights(folder: Path) -> dict[str, Path]:
 
 def _csv(separator: str) -> Callable[[Path, NDArray[Any]], None]:
     def write(path: Path, samples: NDArray[Any]) -> None:
-        with path.open("w") as file:
+        with path.open("w", encoding="utf-8") as file:
             for row in samples.reshape(len(samples), -1 if samples.size else 0):
                 file.write(separator.join(map(_digits, row)) + "\n")
 

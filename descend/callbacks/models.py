@@ -180,7 +180,7 @@ def _checkpoint_in(folder: Path) -> Path | None:
     if (folder / "weights.safetensors").is_file():
         return folder
     newest = folder / LAST
-    return folder / newest.read_text().strip() if newest.is_file() else None
+    return folder / newest.read_text(encoding="utf-8").strip() if newest.is_file() else None
 
 
 def _of_checkpoint(checkpoint: Path, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -249,4 +249,4 @@ class ExportOnnx(Callback):
         model = export(plan, prediction_outputs(plan), weights)
         run.control.path(self.output_filename).write_bytes(model.SerializeToString())
         if self.debug_string_filename:
-            run.control.path(self.debug_string_filename).write_text(str(model))
+            run.control.path(self.debug_string_filename).write_text(str(model), encoding="utf-8")

@@ -98,7 +98,7 @@ class Timeline(_LineWriter):
     def after_run(self, run: RunView) -> None:
         """See `Callback.after_run`."""
         path = run.control.path(f"{self.directory or '.'}/timeline.m0.0.txt")
-        path.write_text("".join(line + "\n" for line in self.lines))
+        path.write_text("".join(line + "\n" for line in self.lines), encoding="utf-8")
 
 
 class _Marks(Callback):

@@ -36,6 +36,7 @@ from descend.arguments import shown
 from descend.data.arrow_source import ArrowSource
 from descend.data.concatenated import Pieces
 from descend.data.file_format import library
+from descend.data.paths import check_mapped
 from descend.data.reader_protocol import Field
 from descend.errors import ConfigurationError, DataError, nearest
 
@@ -269,6 +270,8 @@ class FileBytes:
         """Bytes, with an end token behind each file."""
         found = np.empty((len(starts), count), np.uint16)
         files = np.searchsorted(self.ends, starts, side="right")
+        for number in np.unique(files[files < len(self._paths)]).tolist():
+            check_mapped(self._paths[number], self._begins[number] + len(self._contents[number]))
         for row, (start, file) in enumerate(zip(starts.tolist(), files.tolist(), strict=True)):
             end = int(self.ends[file]) - 1 if file < len(self._paths) else -1
             if start + count <= end:  # within a file, as most are

@@ -15,7 +15,7 @@ from descend.errors import ConfigurationError, DataError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["HEAD_BYTES", "files_of", "head", "is_path", "of_role", "role_of"]
+__all__ = ["HEAD_BYTES", "check_mapped", "files_of", "head", "is_path", "of_role", "role_of"]
 
 HEAD_BYTES = 1024
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -112,6 +112,16 @@ def _inside(folder: Path) -> list[Path]:
         folders[:] = [name for name in folders if name[0] not in "._"]
         found += [Path(place) / name for name in names if name[0] not in "._"]
     return sorted(path for path in found if path.name not in _DESCRIPTIONS and path.is_file())
+
+
+def check_mapped(path: Path, size: int) -> None:
+    """Check that a mapped file still has its bytes: reading behind its end would end the process by a signal.
+
+    Raises:
+        ValueError: it is shorter.
+    """
+    if (now := path.stat().st_size) < size:
+        raise ValueError(f"the file was cut to {now:,} bytes while it was read, and had {size:,} when it was opened")
 
 
 def head(path: Path) -> bytes:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from descend.data.arrow_columns import LENGTH
 from descend.data.counter_rng import key_of
 from descend.data.description import ROLES
 from descend.data.files import read
@@ -108,9 +109,11 @@ class FieldSummary:
     some: list[float] = field(default_factory=list[float])
     classes: Sequence[str] = ()
 
-    def add(self, found: Array) -> NDArray[np.bool_]:
-        """Count more samples; which of them have a missing entry."""
+    def add(self, found: Array, lengths: Array | None = None) -> NDArray[np.bool_]:
+        """Count more samples; which of them have a missing entry. `lengths` are those of padded text."""
         if found.dtype.kind == "U":
+            if lengths is not None and found.ndim == 2:
+                return self._add_padded(found, lengths)
             there = found != ""
             self._extend(np.char.str_len(found))
         elif found.dtype.kind in "mM":
@@ -130,6 +133,15 @@ class FieldSummary:
             if len(self.values) > _VALUES:
                 self.values = None
         return np.asarray((~there).reshape(len(found), -1).any(axis=1))
+
+    def _add_padded(self, found: Array, lengths: Array) -> NDArray[np.bool_]:
+        """Count lists of text."""
+        inside = np.arange(found.shape[1]) < lengths[:, None]
+        missing = (found == "") & inside
+        self._extend(np.char.str_len(found[inside]))
+        self.count += int((inside & ~missing).sum())
+        self.missing += int(missing.sum())
+        return np.asarray(missing.any(axis=1))
 
     def _extend(self, numbers: Array) -> None:
         numbers = numbers.astype(np.float64) if numbers.dtype.kind in "bf" else numbers
@@ -293,7 +305,7 @@ def _looked_at(reader: FileReader, role: str, limit: int, made: Survey, looked: 
     for ids in _blocks(len(reader), limit):
         for some, values in _readable(reader, ids, unreadable):
             for name, summary in summaries.items():
-                missing[name] += some[summary.add(values[name])].tolist()
+                missing[name] += some[summary.add(values[name], values.get(name + LENGTH))].tolist()
             looked.add(some.tolist(), values)
             for row in range(min(len(some), SHOWN_SAMPLES - len(made.samples))):
                 made.samples.append({name: values[name][row] for name in values})

@@ -78,7 +78,7 @@ def _field_as_json(one: FieldSummary) -> dict[str, Any]:
     balance = _balance(one)
     return {
         "shape": list(one.shape),
-        "dtype": str(one.dtype),
+        "dtype": "str" if one.dtype.kind == "U" else str(one.dtype),
         "count": one.count,
         "missing": one.missing,
         "infinite": one.infinite,
@@ -139,7 +139,15 @@ def _row(name: str, one: FieldSummary) -> list[str]:
     numbers = [_shown(number) for number in (one.minimum, one.maximum, one.mean, one.deviation)]
     balance = _balance(one)
     values = ", ".join(f"{value}: {count:,}" for value, count in balance[:6]) + (", ..." if len(balance) > 6 else "")
-    return [printable(name), shape, str(one.dtype), f"{one.count:,}", f"{one.missing:,}", *numbers, values]
+    return [
+        printable(name),
+        shape,
+        "text" if one.dtype.kind == "U" else str(one.dtype),
+        f"{one.count:,}",
+        f"{one.missing:,}",
+        *numbers,
+        values,
+    ]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import torch
 
 from descend.callbacks.weight_average import evaluated_average
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, table
-from descend.experiment.checkpoint import load
+from descend.experiment.checkpoint import as_storage_error, load
 from descend.experiment.ranks import unwrapped
 from descend.optim.engine.evaluation import saved_averages
 from descend.optim.named_optimizers import rule_class
@@ -156,8 +156,10 @@ def evaluated_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     """
     saved = load(checkpoint)
     weights = dict(saved.weights)
-    weights |= saved_averages(saved.parts.get("optimizer", {}), weights, rule_class)
-    return weights | evaluated_average(saved.parts.get("callbacks", {}))
+    with as_storage_error(checkpoint):
+        weights |= saved_averages(saved.parts.get("optimizer", {}), weights, rule_class)
+        weights |= evaluated_average(saved.parts.get("callbacks", {}))
+    return weights
 
 
 def _form(tensor: torch.Tensor | None) -> str:
@@ -208,7 +210,7 @@ def _best_checkpoint(run_dir: Path, folder: Path) -> Path:
 def _recorded_metric(run_dir: Path) -> Monitored | None:
     """What the run monitored, from its run.json; None where that is not there."""
     try:
-        noted = json.loads((run_dir / "run.json").read_text())["monitored"]
+        noted = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))["monitored"]
         metric, direction, restored = noted["metric"], noted["direction"], noted["restored"]
     except DAMAGED_FILE:
         return None
@@ -220,7 +222,7 @@ def _recorded_metric(run_dir: Path) -> Monitored | None:
 
 def _has_ended(run_dir: Path) -> bool:
     """Whether the run came to its end, where the best weights are put back."""
-    end = json.loads((run_dir / "run.json").read_text()).get("end")
+    end = json.loads((run_dir / "run.json").read_text(encoding="utf-8")).get("end")
     return isinstance(end, dict) and cast("dict[str, Any]", end).get("exit_code") == 0
 
 

@@ -97,6 +97,7 @@ class FitBuilder:
             "algorithm": config.algorithm,
             "strategy": strategy if not isinstance(strategy, (GradientAccumulation, LocalSGD)) else None,
             "shard_optimizer": config.distribution.shard_optimizer,
+            "targets": config.data.targets is not None,
         }
         if asked := [name for name, value in others.items() if value]:
             raise ConfigurationError(

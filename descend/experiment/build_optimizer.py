@@ -17,9 +17,10 @@ from descend.graph import SGD, NoOptimizer
 from descend.leniency import Deviation, refused
 from descend.optim import Optimizer
 from descend.optim.compat import recipe_from_library
+from descend.optim.compiler.cache import obstacle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from descend.graph import Optimizer as Description
     from descend.graph import Plan
@@ -77,11 +78,20 @@ def build_graph_optimizer(module: LoweredModel, plan: Plan, default: Description
             warnings.simplefilter("ignore")
             return Optimizer([{**_options_of(SGD()), "params": []}], _options_of(SGD())["rule"], lr=0.0, runner="plain")
     made: list[dict[str, Any]] = [{**_options_of(each), "params": members} for each, members in groups.items()]
-    # Compiled kernels replace eager ones at a time that no seed determines. On a CPU both give the same bits, which is
-    # tested; on other devices that is not known, so kernels are not compiled there.
-    on_cpu = all(parameter.device.type == "cpu" for parameter in module.parameters())
-    runner = "auto" if on_cpu else "blocks"
+    runner = _runner_for({parameter.device.type for parameter in module.parameters()})
     return Optimizer(made, made[0]["rule"], lr=made[0]["lr"], runner=runner, on_nonfinite="allow")
+
+
+def _runner_for(devices: Collection[str]) -> str:
+    """The runner with which a run on devices of these types repeats.
+
+    With "auto" compiled kernels replace eager ones at a time that no seed determines. On a CPU both give the same bits,
+    which is tested; on a GPU that is not known, so the first step waits for the kernels, about a second where none are
+    in the cache.
+    """
+    if all(device == "cpu" for device in devices):
+        return "auto"
+    return "compiled" if set(devices) == {"cuda"} and obstacle("cuda") is None else "blocks"
 
 
 def _options_of(description: Any) -> dict[str, Any]:

@@ -11,10 +11,11 @@ runs give equal checkpoints.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from descend.arguments import shown
 from descend.errors import DescendError, StorageError, table, warn
 from descend.filenames import unescape
 from descend.runtime import Snapshot, flatten, unflatten, verify
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LoadedCheckpoint",
+    "as_storage_error",
     "capture",
     "check_weights",
     "load",
@@ -94,8 +96,10 @@ def load(checkpoint: Path, run: Run | None = None) -> LoadedCheckpoint:
     weights = {unescape(name): _read_like(files, name, now.get(unescape(name))) for name in files}
     files = optimizer_tensors_of(checkpoint)
     tensors = {path: _read_like(files, path, now.get(_parameter_of(path))) for path in files}
-    with _as_storage_error(checkpoint):
-        parts = unflatten(plain.get("parts", {}), tensors)  # format 1 has none
+    with as_storage_error(checkpoint):
+        parts: Any = unflatten(plain.get("parts", {}), tensors)  # format 1 has none
+        if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in cast("Any", parts).values()):
+            raise TypeError(f"parts must be states by name, got {shown(parts)}")
         return LoadedCheckpoint(checkpoint, weights, dict(plain["settings"]), parts)
 
 
@@ -112,7 +116,7 @@ def _parameter_of(path: str) -> str:
     return unescape(parts[2]) if parts[:2] == ["optimizer", "weights"] and len(parts) > 3 else ""
 
 
-class _as_storage_error:  # noqa: N801  # used as a word of the `with` statement
+class as_storage_error:  # noqa: N801  # used as a word of the `with` statement
     """Any error that the state of a checkpoint leads to is an error about the checkpoint.
 
     Args:
@@ -181,13 +185,13 @@ def restore(
             f"it; nothing was changed: continue the run with that version, or {_RESET}"
         )
     if "optimizer" in parts:
-        with _as_storage_error(saved.checkpoint):
+        with as_storage_error(saved.checkpoint):
             for group in saved.parts["optimizer"]["groups"]:
                 for option in keep_options:
                     group.pop(option, None)
     loaded: list[str] = []
     for name, part in parts.items():
-        with _as_storage_error(saved.checkpoint, name, loaded):
+        with as_storage_error(saved.checkpoint, name, loaded):
             part.load_state_dict(saved.parts[name])
         loaded.append(name)
     if reset_optimizer:

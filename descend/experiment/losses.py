@@ -127,6 +127,7 @@ class FunctionLoss(Loss):
 
     function: Callable[..., Any]
     fits: bool = field(default=False, repr=False)  # whether it is known to take the output and the targets
+    metric: str = field(default="", repr=False)  # its name, where it is a metric
     _looked_at: bool = field(default=False, init=False, repr=False)
     _counted: bool = field(default=False, init=False, repr=False)
 
@@ -165,11 +166,16 @@ class FunctionLoss(Loss):
         self._looked_at = True
         rounding = 2e-2 if values[0].dtype in (torch.float16, torch.bfloat16) else 1e-4
         if not abs(whole - mean) <= rounding * max(abs(first), abs(second)):
+            what = "its value depends on the batch" if self.metric else "the update depends on the micro-batch"
+            more = " or pass an object of torchmetrics" if self.metric else " instead"
             warn(
-                f"loss {describe(self.function)} is no mean over samples: it is {whole:.6g} over {count} samples and "
-                f"{mean:.6g} on average over their halves, so the update depends on the micro-batch size: return "
-                "(sum, count) instead"
+                f"{self._title} is no mean over samples: it is {whole:.6g} over {count} samples and {mean:.6g} on "
+                f"average over their halves, so {what} size: return (sum, count){more}"
             )
+
+    @property
+    def _title(self) -> str:
+        return f"metric '{self.metric}'" if self.metric else f"loss {describe(self.function)}"
 
     def takes_a_target(self) -> bool:
         """Whether it can be called with the output and one target; False for a function of C without a signature."""
@@ -213,7 +219,7 @@ class FunctionLoss(Loss):
         if isinstance(value, Tensor) and value.is_complex():
             form = f"{form} {str(value.dtype).removeprefix('torch.')}, which cannot be minimized"
         raise ConfigurationError(
-            f"loss {describe(self.function)} must return (numerator, denominator), or one number that is the mean over "
+            f"{self._title} must return (numerator, denominator), or one number that is the mean over "
             f"the samples, got {form}"
         )
 
@@ -239,7 +245,7 @@ class FunctionLoss(Loss):
 
     def _no_count(self, form: str) -> ConfigurationError:
         return ConfigurationError(
-            f"loss {describe(self.function)}: the denominator must be how much was counted, a number >= 0 or a tensor "
+            f"{self._title}: the denominator must be how much was counted, a number >= 0 or a tensor "
             f"with one element and without gradient, got {form}"
         )
 

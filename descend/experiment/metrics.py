@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["METRICS", "build_metrics"]
 
+# What rows of the history hold beside metrics.
+ROW = frozenset({"objective", "seconds", "samples", "mode", "epoch", "step", "learning_rate", "skipped_steps"})
+
 METRICS = ("accuracy", "top5", "precision", "recall", "f1", "auroc", "perplexity", "rmse", "r2")
 _TOP = re.compile(r"top[-_]?(\d+)(?:[-_]accuracy)?")
 
@@ -66,12 +69,17 @@ def check_metric_names(names: Iterable[Any]) -> None:
     """Refuse names that a line, a table or a terminal cannot show as they are.
 
     Raises:
-        ConfigurationError: a name is no text, or has a newline, a control character or a mark of direction.
+        ConfigurationError: a name is no text, has a newline, a control character or a mark of direction, or is that of
+            another entry of a row.
     """
+    names = list(names)
     problems = [
         f"the name of a metric must be a text that can be printed in one line, got {shown(name)}"
         for name in names
         if not isinstance(name, str) or not name or printable(name) != name
+    ]
+    problems += [
+        f"metric '{name}' has the name of another entry of a row; choose another one" for name in names if name in ROW
     ]
     if problems:
         raise ConfigurationError(problems)
@@ -87,7 +95,10 @@ def _measure(name: Any, measure: Any, objective: Loss) -> Loss:
             f"metric '{name}' must be a name such as 'accuracy', a loss module of torch, or a function "
             f"(output, *targets), got {measure!r}"
         )
-    return loss_of(measure)
+    measured = loss_of(measure)
+    if isinstance(measured, FunctionLoss):
+        measured.metric = name
+    return measured
 
 
 def _named(name: str, objective: Loss) -> Loss:
@@ -101,7 +112,7 @@ def _named(name: str, objective: Loss) -> Loss:
         return loss_of(name)
     if name == "perplexity":
         entropy = objective if getattr(objective, "kind", None) in _ENTROPIES else loss_of("cross_entropy")
-        return _transformed(name, entropy, _exp)
+        return _transformed(name, entropy, _exp, _require_classes)
     if name == "rmse":
         return _transformed(name, loss_of("mse"), math.sqrt)
     if found := accumulated_metric(name, ignored, probabilities):
@@ -117,10 +128,16 @@ def _exp(value: float) -> float:
     return math.exp(value) if value < 709 else math.inf  # the largest float64 is exp(709.78)
 
 
-def _transformed(name: str, loss: Loss, function: Callable[[float], float]) -> AccumulatedMetric:
+def _transformed(
+    name: str,
+    loss: Loss,
+    function: Callable[[float], float],
+    check: Callable[[str, Any], object] = lambda name, output: None,
+) -> AccumulatedMetric:
     """A function of the mean of a loss over all samples."""
 
     def update(output: Any, target: Tensor) -> Mapping[str, Tensor]:
+        check(name, output)
         ratio = loss.ratio(output, [target], len(target))
         return {"sum loss": ratio.numerator, "sum count": torch.as_tensor(ratio.denominator)}
 
@@ -141,12 +158,52 @@ def _require_tensor(name: str, output: Any) -> Tensor:
     return output
 
 
+def _require_classes(name: str, output: Any) -> Tensor:
+    output = _require_tensor(name, output)
+    if output.ndim < 2 or output.shape[1] < 2:
+        raise ConfigurationError(
+            f"metric '{name}': the output must have shape (samples, classes, ...), got {tuple(output.shape)}"
+        )
+    return output
+
+
+class _Classes:
+    """Class numbers of targets that are such, or probabilities of the classes; other numbers are refused.
+
+    Args:
+        name: Of the metric.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._checked = False  # the first micro-batch only, since that waits for the device
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        if not target.is_floating_point():
+            return target
+        if target.shape != output.shape:
+            raise ConfigurationError(
+                f"metric '{self._name}': targets are {target.dtype} and have shape {tuple(target.shape)}: they must be "
+                f"integers, the numbers of classes, or probabilities of the shape of the output, {tuple(output.shape)}"
+            )
+        if not self._checked and target.numel():
+            lowest, highest = float(target.min()), float(target.max())
+            if not 0 <= lowest <= highest <= 1:
+                raise ConfigurationError(
+                    f"metric '{self._name}': targets must be numbers of classes or probabilities from 0 to 1, got "
+                    f"values from {lowest:.6g} to {highest:.6g}: of other numbers there is 'rmse' or 'r2'"
+                )
+            self._checked = True
+        return target.argmax(1)
+
+
 def _accuracy(ignored: int | None, probabilities: bool) -> Callable[..., tuple[Tensor, Tensor]]:
     """Accuracy: a target is hit if it is the index of the largest output along dimension 1.
 
     Where there is one output for each target, of 0 or 1, that is on its side of 0; of 0.5, if it is a probability.
     """
     threshold = 0.5 if probabilities else 0.0
+    classes_of = _Classes("accuracy")
     binary = None  # whether targets are 0 and 1 alone; of the first micro-batch, since that waits for the device
 
     def accuracy(output: Any, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,7 +221,7 @@ def _accuracy(ignored: int | None, probabilities: bool) -> Callable[..., tuple[T
                 "pass a function, such as metrics={'accuracy': "
                 "lambda output, y: ((output > 0) == (y > 0.5)).float().mean()}"
             )
-        classes = target.argmax(1) if target.is_floating_point() else target
+        classes = classes_of(output, target)
         counted = classes == classes if ignored is None else classes != ignored
         return ((output.argmax(1) == classes) & counted).sum().double(), counted.sum()
 
@@ -176,6 +233,7 @@ def _top(k: int, ignored: int | None) -> Callable[..., tuple[Tensor, Tensor]]:
     """Top-k accuracy: a target is hit if its output is among the k largest along dimension 1."""
     if k < 1:
         raise ConfigurationError(f"metric 'top{k}': k must be >= 1")
+    classes_of = _Classes(f"top{k}")
 
     def top(output: Any, target: Tensor) -> tuple[Tensor, Tensor]:
         output = _require_tensor(f"top{k}", output)
@@ -184,7 +242,7 @@ def _top(k: int, ignored: int | None) -> Callable[..., tuple[Tensor, Tensor]]:
                 f"metric 'top{k}': the output must have shape (samples, classes, ...) with more than {k} classes, got "
                 f"{tuple(output.shape)}"
             )
-        classes = target.argmax(1) if target.is_floating_point() else target
+        classes = classes_of(output, target)
         counted = classes == classes if ignored is None else classes != ignored
         hits = (output.topk(k, dim=1).indices == classes.unsqueeze(1)).any(1)
         return (hits & counted).sum().double(), counted.sum()

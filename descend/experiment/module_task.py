@@ -126,6 +126,9 @@ class ModuleTask(Task):
             return {}
         count = len(next(iter(part.fields.values())))
         with torch.no_grad():
+            for metric in self._metrics.values():
+                if isinstance(metric, FunctionLoss) and metric.metric:
+                    metric.look_at_parts(output, targets, count)
             return {
                 name: metric.accumulated(output, targets)
                 if isinstance(metric, AccumulatedMetric)

@@ -84,7 +84,7 @@ def stored_trainers(run_dir: str | os.PathLike[str] | None) -> int | None:
     """How many trainers the run in a directory has; None where that is not known."""
     path = None if run_dir is None else Path(run_dir) / "run.json"
     try:
-        return json.loads(path.read_text()).get("trainers", 1) if path is not None else None
+        return json.loads(path.read_text(encoding="utf-8")).get("trainers", 1) if path is not None else None
     except DAMAGED_FILE:
         return None
 

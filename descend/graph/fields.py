@@ -87,7 +87,7 @@ def _numbers_of(base: type, text: str) -> tuple[Any, ...]:
         raise TypeError from None
 
 
-_WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
+_WORDS = {int: "an integer", float: "a number", bool: "True or False", str: "a string"}
 
 
 def _one(base: type, value: Any) -> Any:
@@ -220,6 +220,27 @@ def take_all(what: str, types: Mapping[str, FieldType], values: Mapping[str, Any
     return taken
 
 
+def _by_position(what: str, types: Mapping[str, FieldType], given: Mapping[str, Any]) -> list[str]:
+    """What to write where a value that was given by position does not fit the field there but a later one."""
+    names = list(types)
+    for name, value in given.items():
+        if _fits(types[name], value):
+            continue
+        for later in names[names.index(name) + 1 :]:
+            if _fits(types[later], value):
+                order = f"its fields are {', '.join(names)}, in this order"
+                return [f"{order}: name them, as in {what}({later}={_shown(value)})"]
+    return []
+
+
+def _fits(kind: FieldType, value: Any) -> bool:
+    try:
+        kind.take(value)
+    except TypeError:
+        return False
+    return True
+
+
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
@@ -259,7 +280,12 @@ def _described(cls: type[_T], frozen: bool) -> type[_T]:
         twice = [name for name in given if name in named]
         if twice:
             raise ConfigurationError(f"{cls.__name__} got '{twice[0]}' twice, by position and by name")
-        plain_init(self, **take_all(cls.__name__, field_types(cls), given | named))
+        types = field_types(cls)
+        try:
+            taken = take_all(cls.__name__, types, given | named)
+        except WrongType as error:
+            raise WrongType([*error.problems, *_by_position(cls.__name__, types, given)]) from None
+        plain_init(self, **taken)
         object.__setattr__(self, "where", where)
 
     __init__.__doc__ = plain_init.__doc__

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from descend.errors import RuleError, nearest
+from descend.errors import RuleError
 from descend.optim import rules
 from descend.optim.engine.settings import OPTIONS, OWN_KEYS, TORCH_KEYS
 from descend.optim.optimizer_class import optimizer_class
 from descend.optim.rules.base import Rule
+from descend.rule_index import reason_or_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -124,7 +125,7 @@ def create(name: str, params: Iterable[Any], **options: Any) -> Optimizer:
     """
     found = _CLASSES.get(name.lower())
     if found is None:
-        raise RuleError(f"no optimizer '{name}'{nearest(name, names()) or ';'} known are {', '.join(names())}")
+        raise RuleError(f"no optimizer '{name}'{reason_or_nearest(name, names())} known are {', '.join(names())}")
     return found(params, **options)  # pyright: ignore[reportCallIssue]  # each class has its own signature
 
 

@@ -306,6 +306,7 @@ class Optimizer(torch.optim.Optimizer):
                 self.skipped += 1
                 return
             if outside:
+                outside = arenas.step_matrices(outside)
                 plain, new = arenas.add(outside, settings, self._groups.lists)
                 step_inputs.open_states(plain)
                 step_plain(plain, self.seed)

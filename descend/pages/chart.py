@@ -161,7 +161,7 @@ def _look(series: Sequence[_Drawn], scatter: bool) -> dict[str, Any]:
             "symbolOpacity": 1,
             "symbolStrokeWidth": 2,
             "labelLimit": 300,
-            **({"symbolSize": 60} if scatter else {"symbolType": _STROKE, "symbolSize": 500}),
+            **({"symbolSize": 110} if scatter else {"symbolType": _STROKE, "symbolSize": 500}),
         }
 
     def channel(values: Iterable[Any], shown: Any = legend) -> dict[str, Any]:

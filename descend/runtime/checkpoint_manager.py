@@ -175,7 +175,7 @@ class CheckpointManager:
         if not path.is_file():
             return {}
         try:
-            ledger = cast("dict[str, dict[str, Any]]", json.loads(path.read_text()))
+            ledger = cast("dict[str, dict[str, Any]]", json.loads(path.read_text(encoding="utf-8")))
             return {name: _checked_entry(entry) for name, entry in ledger.items() if re.fullmatch(r"step-\d+", name)}
         except DAMAGED_FILE as error:
             warn(f"{path} is damaged ({error}): older checkpoints are kept, and training time counts from 0")

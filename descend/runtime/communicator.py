@@ -24,6 +24,7 @@ from torch import distributed
 
 from descend import errors
 from descend.errors import ConfigurationError, DescendError, LostPeer
+from descend.runtime.gpu_copies import send_to_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -160,7 +161,21 @@ class Communicator:
     def to_device(self, array: np.ndarray | torch.Tensor) -> torch.Tensor:
         """An array as a tensor on the device of the run; on the CPU it shares the array's memory."""
         tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
-        return tensor if tensor.device == self.device else tensor.to(self.device, non_blocking=True)
+        if tensor.device == self.device:
+            return tensor
+        if self.device.type == "cuda" and tensor.device.type == "cpu":
+            return send_to_gpu(tensor, self.device)
+        return tensor.to(self.device, non_blocking=True)
+
+    @property
+    def agreements(self) -> torch.device:
+        """The device on which ranks exchange a few numbers that the host needs at once.
+
+        The CPU where the process group has a backend for it: on a GPU the host would wait for all that was launched.
+        """
+        if self.device.type != "cpu" and self.world_size > 1 and "cpu" in distributed.get_backend_config(self.group):
+            return torch.device("cpu")
+        return self.device
 
     def now(self) -> float:
         """Seconds of a monotonic clock, equal on all ranks: that of rank zero at the last `synchronize`."""
@@ -199,7 +214,7 @@ class Communicator:
         if self.world_size == 1:
             return [value]
         own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        return [json.loads(bytes(part.tolist())) for part in self.all_gather(own.to(self.device))]
+        return [json.loads(bytes(part.tolist())) for part in self.all_gather(own.to(self.agreements))]
 
     def all_gather_cat(self, rows: torch.Tensor) -> torch.Tensor:
         """All-gather of (n, *shape) tensors, concatenated; n may differ between ranks and be 0, the shape may not."""
@@ -207,7 +222,7 @@ class Communicator:
 
     def all_gather(self, rows: torch.Tensor) -> list[torch.Tensor]:
         """All-gather of the (n, *shape) tensor of each rank; they are padded to the longest n while they are sent."""
-        lengths = torch.zeros(self.world_size, dtype=torch.int64, device=self.device)
+        lengths = torch.zeros(self.world_size, dtype=torch.int64, device=self.agreements)
         lengths[self.rank] = len(rows)
         counts = self.all_reduce(lengths).tolist()
         padded = rows.new_zeros(max(counts), *rows.shape[1:])
@@ -261,7 +276,7 @@ class Communicator:
         code = _hash(at)
         sent[:3] = torch.tensor([time.monotonic() if self.is_rank_zero else 0.0, code, asks], dtype=torch.float64)
         sent[3 : 3 + len(own)] = own
-        sent = self.all_reduce(sent.to(self.device)).cpu()
+        sent = self.all_reduce(sent.to(self.agreements)).cpu()
         clock, codes, asked = sent[:3].tolist()
         self.status.clock = clock
         if codes != self.world_size * code:

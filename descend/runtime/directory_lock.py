@@ -279,7 +279,7 @@ def describe(owner: Mapping[str, Any]) -> str:
 def _read(path: Path) -> dict[str, Any] | None:
     """The content of a lock file; None if there is none, empty if it is not a lock file."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError):
@@ -334,6 +334,6 @@ def _exclusive(path: Path, found: Mapping[str, Any]) -> Generator[None]:
 def _boot() -> str:
     """An identifier of this machine since its last start, different from that of every other machine."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return socket.gethostname()

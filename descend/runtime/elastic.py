@@ -59,7 +59,9 @@ def _is_new_information(record: logging.LogRecord) -> bool:
 
 def _children() -> list[int]:
     """The child processes of this one."""
-    found = (task.joinpath("children").read_text().split() for task in Path("/proc/self/task").iterdir())
+    found = (
+        task.joinpath("children").read_text(encoding="utf-8").split() for task in Path("/proc/self/task").iterdir()
+    )
     return [int(child) for some in found for child in some]
 
 

@@ -159,8 +159,10 @@ def work_done() -> str:
     A thread that hangs in a system call, such as a write to a file system that does not answer, changes nothing.
     """
     try:
-        cpu = Path(f"/proc/self/task/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[11:13]
-        moved = [line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith(_MOVED)]
+        cpu = Path(f"/proc/self/task/{os.getpid()}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[11:13]
+        moved = [
+            line for line in Path("/proc/self/io").read_text(encoding="utf-8").splitlines() if line.startswith(_MOVED)
+        ]
     except OSError:
         return ""
     return " ".join([*cpu, *moved])
@@ -174,7 +176,7 @@ def _process_identity() -> dict[str, Any]:
 def _process_state(pid: int) -> tuple[str, str]:
     """State and start time of a process of this host, from Linux's /proc; empty if there is no such process."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return "", ""
     return fields[0], fields[19]

@@ -1,7 +1,7 @@
 """The process group of the ranks that a launcher has started: rendezvous, initialization, and destruction after a run.
 
 A process group that the caller has initialized is used and left as it is; its ranks get a watchdog too. Our own uses
-NCCL if the module is on a GPU, and gloo otherwise.
+NCCL for tensors on GPUs, and gloo for those on CPUs.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def within_trainer(world: Communicator, shares: TrainerLayout) -> Communicator:
 def _initialize_group(communicator: Communicator, store: distributed_c10d.Store) -> None:
     if communicator.device.type == "cuda":
         torch.cuda.set_device(communicator.device)
-    backend = "nccl" if communicator.device.type == "cuda" else "gloo"
+    # Agreements of a few numbers go by gloo, so that the host does not wait for the GPU.
+    backend = "cpu:gloo,cuda:nccl" if communicator.device.type == "cuda" else "gloo"
     with communicator.status.wait("the connections between all ranks"):
         distributed.init_process_group(
             backend,

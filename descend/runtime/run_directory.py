@@ -257,7 +257,7 @@ class RunDirectory:
             StorageError: it cannot be read, or is not that of a run.
         """
         try:
-            facts = json.loads((self.path / "run.json").read_text())
+            facts = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
             if not all(isinstance(restart, dict) for restart in facts["restarts"]):
                 raise ValueError("restarts must be a list of objects")
             return {**facts, "restarts": [*facts["restarts"]]}
@@ -280,7 +280,7 @@ class RunDirectory:
         """Record in run.json how the run ended; a failure to write it is only logged."""
         when = datetime.now().astimezone().isoformat(timespec="seconds")
         try:
-            facts = json.loads((self.path / "run.json").read_text())
+            facts = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
             self.write_json("run.json", {**facts, "end": {**end, "time": when}})
         except DAMAGED_FILE as error:
             self.log(f"run.json could not be written: {error}")
@@ -340,7 +340,7 @@ def stored_seed(path: str | os.PathLike[str] | None) -> int | None:
     if facts is None or not facts.is_file():
         return None
     try:
-        seed = json.loads(facts.read_text())["random_seed"]
+        seed = json.loads(facts.read_text(encoding="utf-8"))["random_seed"]
         if type(seed) is not int or seed < 0:
             raise ValueError(f"random_seed must be an integer >= 0, got {seed!r:.40}")
         return seed

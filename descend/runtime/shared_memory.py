@@ -58,7 +58,10 @@ def shared_memory(communicator: Communicator, size: int, say: Callable[[str], No
 def _host() -> list[str] | None:
     """Equal on ranks that can open each other's files through /proc; None on a system without it."""
     try:
-        return [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), str(Path("/proc/self/ns/pid").readlink())]
+        return [
+            Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip(),
+            str(Path("/proc/self/ns/pid").readlink()),
+        ]
     except OSError:
         return None
 

@@ -20,6 +20,7 @@ from descend.study.design.field_types import plain
 from descend.study.design.parameter_roles import unmatched
 from descend.study.design.study import Study, make_study
 from descend.study.follow_up_store import read_follow_ups
+from descend.study.lineage import keep_rounds, read_rounds
 from descend.study.phases import phase_problems, phase_settings
 from descend.study.results import Comparison, compare_records
 from descend.study.running.executor_choice import Executor
@@ -221,8 +222,12 @@ def run_study(
         records = conduct(study, Memory(), executor=executor, task=task, said=said)
         return compare_records(study, records, hashes=hashes)
     with StudyDirectory(directory, study, hashes) as ledger:
+        keep_rounds(study, directory, read_directory)
         records = conduct(study, ledger, executor=executor, task=task, said=said, idle_seconds=idle_seconds)
-        return compare_records(study, records, ledger.description()["amendments"], hashes, read_follow_ups(directory))
+        keep_rounds(study, directory, read_directory)  # once more: a round may have gone on meanwhile
+        earlier = read_rounds(directory)
+        amendments = ledger.description()["amendments"]
+        return compare_records(study, records, amendments, hashes, read_follow_ups(directory), earlier)
 
 
 def open_directory(study: Study, directory: str | os.PathLike[str]) -> None:
@@ -244,7 +249,8 @@ def read_directory(directory: str | os.PathLike[str]) -> Comparison:
     ledger = StudyDirectory(directory)
     frozen, study, records = ledger.description(), ledger.study(), ledger.records()
     check_records(study, records)
-    return compare_records(study, records, frozen["amendments"], frozen["hashes"], read_follow_ups(directory))
+    asked, earlier = read_follow_ups(directory), read_rounds(directory)
+    return compare_records(study, records, frozen["amendments"], frozen["hashes"], asked, earlier)
 
 
 def opened(study: Study, check: bool = True) -> tuple[StudyTask, dict[str, str]]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from descend.launch import cores
 from descend.study.analysis.power import detectable_in_spreads, searches_needed
 from descend.study.analysis.ranking import LEVEL
 from descend.study.comparing import opened
+from descend.study.design.needs import Needs
 from descend.study.progress import duration
 from descend.study.running.executor_choice import Executor, choose, seconds_a_step
 from descend.study.running.plan import cells, pending, total_trials
+from descend.study.running.trial_setup import trials_on_this_machine
 
 if TYPE_CHECKING:
     from descend.study.design.study import Study
@@ -27,6 +30,9 @@ def plan_study(study: Study) -> str:
         ConfigurationError: the workload cannot be opened, or an arm does not fit it.
     """
     task, _ = opened(study)
+    task = task if study.needs.device is None else task.on_device(study.needs.device)
+    processors = cores()
+    at_once = trials_on_this_machine(study.needs, processors)
     kinds = {name: arm.optimizer for name, arm in study.arms.items() if not isinstance(arm.optimizer, str)}
     first = pending(study, {})
     lines = [f"{total_trials(study):,} trials: {_trials(study)}"]
@@ -49,6 +55,15 @@ def plan_study(study: Study) -> str:
         lines.append(f"{arm}: {updates:,} updates, {about} ({executor_name})")
     if total is not None:
         lines.append(f"about {duration(total)} in one process")
+    if study.needs != Needs():
+        room = f"{at_once} trial{'' if at_once == 1 else 's'} at once, of {study.needs} each"
+        lines.append(f"this machine has room for {room} ({processors} processors)")
+        if study.needs.all_cores > processors:
+            lines.append(f"a trial asks for {study.needs.all_cores} processors, and runs here with {processors}")
+        if total is not None and at_once > 1:
+            lines.append(f"about {duration(total / at_once)} with --processes {at_once}")
+    if study.checkpoint_every is not None:
+        lines.append(f"each trial is saved every {study.checkpoint_every:,} updates, which is not in the times")
     return "\n".join([*lines, *_power(study)])
 
 

@@ -34,6 +34,7 @@ from descend.study.analysis import (
 )
 from descend.study.analysis.ranking import LEVEL, compare_searches
 from descend.study.design.lint import Remark, lint, lint_edges
+from descend.study.lineage import TuningRound, lint_rounds
 from descend.study.running.plan import Cell, cells, confirmed, natural, needed, pending, planned, score, winner
 from descend.study.running.trial import RETRIED, Record
 from descend.train.metric_direction import range_of
@@ -157,6 +158,7 @@ class Comparison:
         amendments: Changes of the description after the first trial.
         hashes: Of code and data.
         follow_ups: What was asked of the finished study: results of swaps, minimal differences and noise scales.
+        rounds: Earlier studies that led to this one, what they searched and spent.
     """
 
     study: Study
@@ -166,6 +168,7 @@ class Comparison:
     amendments: tuple[dict[str, Any], ...] = ()
     hashes: tuple[tuple[str, str], ...] = ()
     follow_ups: tuple[dict[str, Any], ...] = ()
+    rounds: tuple[TuningRound, ...] = ()
 
     @property
     def lower(self) -> bool:
@@ -355,7 +358,9 @@ class Comparison:
         for group in self.groups:
             for row in group.rows:
                 winners.setdefault(row.cell.arm, []).append(row.winner)
-        return [*lint(self.study), *lint_edges(winners, {name: arm.space for name, arm in self.study.arms.items()})]
+        edges = lint_edges(winners, {name: arm.space for name, arm in self.study.arms.items()})
+        earlier = lint_rounds(self.rounds, list(self.study.arms), dict(self.hashes).get("data", ""))
+        return [*lint(self.study), *earlier, *edges]
 
     @cached_property
     def scaling(self) -> list[Scaling]:
@@ -384,6 +389,7 @@ def compare_records(
     amendments: Sequence[dict[str, Any]] = (),
     hashes: Mapping[str, str] | None = None,
     follow_ups: Sequence[dict[str, Any]] = (),
+    rounds: Sequence[TuningRound] = (),
 ) -> Comparison:
     """What the records of a study say.
 
@@ -392,13 +398,13 @@ def compare_records(
         records: All that there are; errors among them are as if they had not run.
         amendments: Changes of the description since the first trial.
         hashes: Of code and data.
-        follow_ups: See `Comparison`.
+        follow_ups, rounds: See `Comparison`.
     """
     known = {name: records[name] for name in sorted(records) if records[name].status not in RETRIED}
     groups = [_group(study, size, steps, known) for size in study.batch_sizes for steps in study.budgets(size)]
     left = len(pending(study, known))
     facts = tuple(sorted((hashes or {}).items()))
-    return Comparison(study, known, tuple(groups), left, tuple(amendments), facts, tuple(follow_ups))
+    return Comparison(study, known, tuple(groups), left, tuple(amendments), facts, tuple(follow_ups), tuple(rounds))
 
 
 def _group(study: Study, batch_size: int, steps: int, records: Mapping[str, Record]) -> Group:

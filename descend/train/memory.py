@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch
 
     from descend.data import Batch
     from descend.runtime import Communicator
@@ -19,12 +22,22 @@ __all__ = [
     "largest_share",
     "out_of_memory",
     "part_size",
+    "release",
     "retry_on_oom",
 ]
 
 _T = TypeVar("_T")
 # torch has a class of its own for its allocators on devices alone.
-_PHRASES = ("DefaultCPUAllocator", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_PHRASES = (
+    "DefaultCPUAllocator",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # what cuBLAS says where its workspace does not fit
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUSOLVER_STATUS_ALLOC_FAILED",
+    "CUFFT_ALLOC_FAILED",
+    "Cuda failure 2 'out of memory'",  # NCCL
+)
 
 
 class RemoteOutOfMemory(MemoryError):
@@ -76,6 +89,15 @@ def largest_share(batch: Batch, unit: int | None, world_size: int) -> int:
         return len(batch.ids)
     unit = unit or 1
     return math.ceil(math.ceil(batch.size / unit) / world_size) * unit
+
+
+def release(error: BaseException, device: torch.device) -> None:
+    """Free what the functions held in which memory ran out, so that there is some for telling other ranks."""
+    import torch
+
+    traceback.clear_frames(error.__traceback__)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def part_size(wanted: int | None, count: int, unit: int | None) -> int:

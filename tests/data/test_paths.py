@@ -1,10 +1,16 @@
 """Sources and the files that they name."""
 
 import gzip
+import os
 from pathlib import Path
 
+import h5py
+import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import feather
 
+from descend.data import read
 from descend.data.paths import HEAD_BYTES, files_of, head, is_path
 from descend.errors import ConfigurationError, DataError
 
@@ -117,3 +123,31 @@ def test_the_head_of_a_file(tmp_path):
 def test_descriptions_of_saved_data_sets_are_no_data(folder):
     root = folder("set/data-0.arrow", "set/dataset_info.json", "set/state.json", "set/dataset_dict.json")
     assert names(files_of(root), root) == ["set/data-0.arrow"]
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "arrow", "txt", "h5", "bin", "idx"])
+def test_a_file_that_is_cut_while_it_is_read(tmp_path, kind):
+    """Without the check the process would end by SIGBUS."""
+    path = tmp_path / f"a.{kind}"
+    values = np.arange(50_000.0)
+    if kind == "npy":
+        np.save(path, values)
+    elif kind == "npz":
+        np.savez(path, x=values)
+    elif kind == "arrow":
+        feather.write_feather(pa.table({"x": values}), path, compression="uncompressed", chunksize=10_000)
+    elif kind == "h5":
+        with h5py.File(path, "w") as file:
+            file["x"] = values
+    elif kind == "bin":
+        path.write_bytes(bytes(3073) * 20)
+    elif kind == "idx":
+        path.write_bytes(b"\0\0\x08\x01" + (50_000).to_bytes(4, "big") + bytes(50_000))
+    else:
+        path.write_bytes(b"some text " * 10_000)
+    reader = read(path)
+    reader.read(np.array([0]))
+    os.truncate(path, 5000)
+    last = len(reader) - 1
+    with pytest.raises(DataError, match=rf"sample {last} of .*a\.{kind}.* was cut to 5,000 bytes while it was read"):
+        reader.read(np.array([last]))

@@ -1,6 +1,7 @@
 """Images as arrays: against Pillow's own pixels, and what is refused before it is decoded."""
 
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from descend.errors import DataError
 DRAW = np.random.default_rng(0)
 GRAY = DRAW.integers(0, 256, (4, 6), dtype=np.uint8)
 COLOR = DRAW.integers(0, 256, (4, 6, 3), dtype=np.uint8)
+LARGE = DRAW.integers(0, 256, (37, 51, 3), dtype=np.uint8)
 DEEP = DRAW.integers(0, 2**16, (4, 6), dtype=np.uint16)
 
 
@@ -150,3 +152,46 @@ def test_bits_are_converted_by_their_range():
     assert np.array_equal(color.decode(encoded(DEEP))[2], np.rint(DEEP / 257).astype(np.uint8))
     with pytest.raises(ValueError, match="of 32 bits"):
         flat.decode(encoded(Image.fromarray(DEEP.astype(np.float32)), "TIFF"))
+
+
+def jpegs():
+    """JPEG files of all kinds that simplejpeg decodes."""
+    for quality, sampling, progressive in itertools.product((50, 95), (0, 1, 2), (False, True)):
+        yield encoded(LARGE, "JPEG", quality=quality, subsampling=sampling, progressive=progressive)
+    yield encoded(LARGE[..., 0], "JPEG")
+
+
+def test_simplejpeg_gives_the_pixels_of_pillow(monkeypatch):
+    """Both are libjpeg-turbo; a resumed run may find one of them alone."""
+    pytest.importorskip("simplejpeg")
+    for content in jpegs():
+        fast = pictures._plain_jpeg(content, None)
+        assert np.array_equal(fast.squeeze(), np.asarray(Image.open(io.BytesIO(content))))
+        for mode in ("L", "RGB"):
+            form = ImageForm(mode, LARGE.shape[:2], scaled=False)
+            with_simplejpeg = form.decode(content)
+            with monkeypatch.context() as without:
+                without.setattr(pictures, "_simplejpeg", lambda: None)
+                assert np.array_equal(form.decode(content), with_simplejpeg)
+                assert np.array_equal(pictures.decoded(content), fast.transpose(2, 0, 1))
+
+
+def test_what_simplejpeg_does_not_decode(monkeypatch, tmp_path):
+    pytest.importorskip("simplejpeg")
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    content = encoded(LARGE, "JPEG", exif=turned)
+    assert pictures._plain_jpeg(content, None) is None
+    assert pictures.decoded(content).shape == (3, LARGE.shape[1], LARGE.shape[0])
+    assert pictures._plain_jpeg(encoded(Image.fromarray(LARGE).convert("CMYK"), "JPEG"), None) is None
+    assert pictures._plain_jpeg(encoded(LARGE), None) is None
+    path = tmp_path / "a.jpg"
+    path.write_bytes(encoded(LARGE, "JPEG"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises((OSError, ValueError)):
+        pictures.decoded(path)
+    path.write_bytes(whole)
+    monkeypatch.setattr(pictures, "MAX_PIXELS", LARGE.shape[0] * LARGE.shape[1] - 1)
+    with pytest.raises(ValueError, match="promises 51 x 37 pixels"):
+        pictures.decoded(path)

@@ -111,3 +111,12 @@ def test_roles_of_files(tmp_path):
     assert {role: len(reader) for role, reader in readers.items()} == {"train": 80, "validate": 20}
     assert ("leak", "") in kinds(survey(readers))
     assert list(readers_of(tmp_path / "both", role="validate")) == ["validate"]
+
+
+def test_padding_of_lists_of_text_is_not_missing(tmp_path):
+    pq.write_table(pa.table({"t": [["a", "bcd"], [], ["e", ""]]}), tmp_path / "a.parquet")
+    found = survey({"train": read(tmp_path / "a.parquet")})
+    one = found.fields["train"]["t"]
+    assert (one.count, one.missing, one.minimum, one.maximum) == (3, 1, 0, 3)
+    assert ("missing", "t") in kinds(found)
+    assert next(problem.count for problem in found.problems if problem.kind == "missing") == 1

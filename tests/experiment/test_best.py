@@ -9,6 +9,7 @@ from torch import nn
 
 import descend
 from descend.errors import ConfigurationError, StorageError
+from descend.experiment import checkpoint
 from descend.experiment.best import Best, best_epoch, monitored_metric
 from descend.train.callback import Monitored
 
@@ -169,3 +170,15 @@ def test_phases_are_evaluated_at_the_averages_of_their_rules():
     (last,) = [row for row in result.history if row["mode"] == "validation" and row["step"] == 9]
     found = descend.evaluate(result.module, "cross_entropy", (X[:7], Y[:7]), batch_size=7)["objective"]
     assert found == pytest.approx(last["objective"])
+
+
+DAMAGED = [3.5, {"optimizer": [1]}, {"callbacks": [1]}, {"optimizer": {"groups": 3}}, {"callbacks": {"EMA": 1}}]
+
+
+@pytest.mark.parametrize("parts", DAMAGED, ids=str)
+def test_a_state_that_was_not_written_here_is_a_damaged_checkpoint(tmp_path, monkeypatch, parts):
+    """Who can write a file can write its checksum too."""
+    trained(tmp_path / "run")
+    monkeypatch.setattr(checkpoint, "read_state", lambda path: ({}, {"parts": parts, "settings": {}}))
+    with pytest.raises(StorageError, match="step-12 holds a state that descend has not written"):
+        descend.load_weights(net(), tmp_path / "run", "last")

@@ -8,6 +8,7 @@ import torch
 
 import descend
 from descend.errors import ConfigurationError
+from descend.experiment import build_optimizer as building
 from descend.experiment.build_optimizer import build_graph_optimizer, build_optimizer
 
 
@@ -76,3 +77,11 @@ def test_nothing_to_train_is_an_error():
 def test_several_optimizers_are_answered_with_phases():
     with pytest.raises(ConfigurationError, match=r"got a list: several.*descend\.Phase"):
         build_optimizer([torch.optim.SGD], torch.nn.Linear(2, 2))
+
+
+def test_on_a_gpu_a_run_waits_for_its_kernels_so_that_it_repeats(monkeypatch):
+    monkeypatch.setattr(building, "obstacle", lambda device: None)
+    found = [building._runner_for(devices) for devices in ({"cpu"}, {"cuda"}, {"cpu", "cuda"}, {"meta"})]
+    assert found == ["auto", "compiled", "blocks", "blocks"]
+    monkeypatch.setattr(building, "obstacle", lambda device: "no NVRTC")
+    assert building._runner_for({"cuda"}) == "blocks"

@@ -68,3 +68,39 @@ def test_accuracy_needs_scores_of_classes(output, message):
     metric = build_metrics(["accuracy"], "mse")["accuracy"]
     with pytest.raises(ConfigurationError, match=message):
         looked_at(metric, output, [TARGET], 4)
+
+
+@pytest.mark.parametrize("name", ["accuracy", "top2"])
+def test_targets_that_are_no_classes_are_refused(name):
+    """The largest of three real numbers is no class; float classes have no dimension of classes."""
+    metric = build_metrics([name], "mse")[name]
+    with pytest.raises(ConfigurationError, match=r"from 0 to 1, got values from -2 to 1: .* 'rmse' or 'r2'"):
+        ratio(metric, target=torch.tensor([[-2.0, 0.5, 1.0]] * 4))
+    with pytest.raises(ConfigurationError, match=rf"metric '{name}': targets are torch.float32 .* shape \(4,\)"):
+        ratio(metric, target=TARGET.float())
+
+
+def test_perplexity_needs_a_dimension_of_classes():
+    metric = build_metrics(["perplexity"], "bce_with_logits")["perplexity"]
+    with pytest.raises(ConfigurationError, match=r"metric 'perplexity': the output must have shape .* got \(4,\)"):
+        metric.accumulated(torch.zeros(4), [torch.ones(4)])
+
+
+@pytest.mark.parametrize("name", ["objective", "samples", "epoch", "learning_rate"])
+def test_a_metric_cannot_hide_another_entry_of_a_row(name):
+    with pytest.raises(ConfigurationError, match=f"metric '{name}' has the name of another entry of a row"):
+        build_metrics({name: lambda output, target: output.mean()}, "mse")
+
+
+def test_a_metric_that_is_no_mean_over_samples_is_named_once():
+    def f1(output, target):
+        hits = output.argmax(1) == 1
+        return 2 * (hits & (target == 1)).sum() / (hits.sum() + (target == 1).sum())
+
+    metric = build_metrics({"mine": f1}, "cross_entropy")["mine"]
+    target = torch.tensor([0, 1, 1, 0])
+    with pytest.warns(UserWarning, match=r"metric 'mine' is no mean .* its value depends on the batch size"):
+        metric.look_at_parts(OUTPUT, [target], 4)
+    metric.look_at_parts(OUTPUT, [target], 4)  # warnings are errors in tests
+    with pytest.raises(ConfigurationError, match=r"metric 'wide' must return \(numerator, denominator\)"):
+        ratio(build_metrics({"wide": lambda output, target: output}, "cross_entropy")["wide"])

@@ -181,6 +181,7 @@ def test_fields_by_name_and_rates_by_callbacks():
             {"strategy": descend.MajorityVote()},
             "strategy: does not go with phases; leave it out, or take Grad",
         ),
+        (phases(), {"targets": 1}, "targets: does not go with phases; leave it out"),
     ],
 )
 def test_what_is_wrong_is_refused(what, more, words):

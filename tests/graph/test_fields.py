@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import descend
 import descend.graph as g
 from descend.errors import ConfigurationError
 from descend.graph.fields import FieldType, described, described_openly, field_types, refuse_unknown, take_all
@@ -99,10 +100,10 @@ def test_other_values_are_refused(kind, value):
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        (FieldType(int), "a whole number"),
+        (FieldType(int), "an integer"),
         (FieldType(float, many=True), "a list of: a number"),
         (FieldType(bool, optional=True), "True or False or None"),
-        (FieldType(str), "a text"),
+        (FieldType(str), "a string"),
         (FieldType(g.ShardingStrategy), "one of FULL, GRID_ROWS, GRID_COLS"),
         (FieldType(g.Optimizer, optional=True), "Optimizer or None"),
     ],
@@ -117,8 +118,8 @@ def test_all_values_of_a_wrong_type_are_named_and_long_ones_are_cut():
     with pytest.raises(ConfigurationError) as caught:
         take_all("Kind", types, {"a": "x", "b": 1, "c": "y" * 100})
     assert list(caught.value.problems) == [
-        "Kind.a is 'x'; expected a whole number",
-        f"Kind.c is '{'y' * 76}...; expected a whole number",
+        "Kind.a is 'x'; expected an integer",
+        f"Kind.c is '{'y' * 76}...; expected an integer",
     ]
     assert take_all("Kind", types, {"c": np.int64(2)}) == {"c": 2}  # what is not given is left out
 
@@ -183,9 +184,9 @@ def test_a_list_of_numbers_may_be_one_text():
     assert g.Pooling(x, pool_dims="2").pool_dims == (2,)
     assert g.WeightedSum(x, scaling_factors="1 -0.5 1e3").scaling_factors == (1.0, -0.5, 1000.0)
     assert g.Reshape(x, dims="").dims == ()
-    with pytest.raises(ConfigurationError, match=r"Slice.slice_points is '0 2.5'; expected a list of: a whole number"):
+    with pytest.raises(ConfigurationError, match=r"Slice.slice_points is '0 2.5'; expected a list of: an integer"):
         g.Slice(x, slice_points="0 2.5")
-    with pytest.raises(ConfigurationError, match=r"Reshape.dims is '3x3'; expected a list of: a whole number"):
+    with pytest.raises(ConfigurationError, match=r"Reshape.dims is '3x3'; expected a list of: an integer"):
         g.Reshape(x, dims="3x3")
 
 
@@ -201,3 +202,16 @@ def test_descriptions_are_values():
         g.SGD(0.1, learn_rate=0.2)
     with pytest.raises(ConfigurationError, match="SGD has 3 fields"):
         g.SGD(0.1, 0.2, True, 4)
+
+
+def test_values_by_position_that_fit_a_later_field_are_said_to_need_a_name() -> None:
+    with pytest.raises(ConfigurationError) as found:
+        descend.CosineDecayLearningRate(1e-3, 0.0, 10)  # pyright: ignore[reportArgumentType]
+    assert found.value.problems == (
+        "CosineDecayLearningRate.weights is 0.001; expected a string",
+        "its fields are weights, lr_max, lr_min, decay_steps, initial_warmup_learning_rate, warmup_steps, in this "
+        "order: name them, as in CosineDecayLearningRate(lr_max=0.001)",
+    )
+    with pytest.raises(ConfigurationError) as found:  # no later field is a text
+        descend.CosineDecayLearningRate("a", 0.1, "x")  # pyright: ignore[reportArgumentType]
+    assert found.value.problems == ("CosineDecayLearningRate.lr_min is 'x'; expected a number",)

@@ -37,9 +37,9 @@ def test_wrong_types_are_refused_with_field_value_and_expectation():
     with pytest.raises(ConfigurationError) as caught:
         g.Convolution(num_dims="a", out_channels=2.5, kernel_size="ab", has_bias="yes", conv_tensor_op_mode="FAST")
     assert list(caught.value.problems) == [
-        "Convolution.num_dims is 'a'; expected a whole number",
-        "Convolution.out_channels is 2.5; expected a whole number",
-        "Convolution.kernel_size is 'ab'; expected a list of: a whole number",
+        "Convolution.num_dims is 'a'; expected an integer",
+        "Convolution.out_channels is 2.5; expected an integer",
+        "Convolution.kernel_size is 'ab'; expected a list of: an integer",
         "Convolution.has_bias is 'yes'; expected True or False or None",
         "Convolution.conv_tensor_op_mode is 'FAST'; expected one of DEFAULT_TENSOR_OPS, NO_TENSOR_OPS, USE_TENSOR_OPS, "
         "USE_TENSOR_OPS_ALLOW_CONVERSION",

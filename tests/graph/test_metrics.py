@@ -26,13 +26,13 @@ def test_the_fields_of_the_text_name_the_layer():
     ("make", "problem"),
     [
         (lambda: g.Metric(3), "Metric.layer is 3; expected a layer"),
-        (lambda: g.Metric("acc", unit=3), "Metric.unit is 3; expected a text"),
-        (lambda: g.Metric("acc", 3), "Metric.name is 3; expected a text or None"),
+        (lambda: g.Metric("acc", unit=3), "Metric.unit is 3; expected a string"),
+        (lambda: g.Metric("acc", 3), "Metric.name is 3; expected a string or None"),
         (
             lambda: g.Metric("acc", units="%"),
             "Metric has no field 'units'; did you mean 'unit'? its fields are layer, name, unit",
         ),
-        (lambda: g.PythonMetric(function=3), "PythonMetric.function is 3; expected a text"),
+        (lambda: g.PythonMetric(function=3), "PythonMetric.function is 3; expected a string"),
         (lambda: g.ExecutableMetric(file="x"), "ExecutableMetric has no field 'file'; did you mean 'filename'?"),
     ],
 )

@@ -143,7 +143,7 @@ def test_a_layer_without_a_kind_is_refused_with_its_name_and_place():
 def test_unknown_keywords_and_wrong_types_are_refused():
     with pytest.raises(ConfigurationError, match="Model has no field 'metric'; did you mean 'metrics'"):
         g.Model(1, metric=[])
-    with pytest.raises(ConfigurationError, match=r"Model\.epochs is '3'; expected a whole number"):
+    with pytest.raises(ConfigurationError, match=r"Model\.epochs is '3'; expected an integer"):
         g.Model("3")
     with pytest.raises(ConfigurationError, match="'loss' is no term of an objective"):
         g.Model(1, objective_function=["loss"])

@@ -64,5 +64,5 @@ def test_it_equals_itself_alone():
 
 
 def test_settings_of_any_model_are_checked():
-    with pytest.raises(ConfigurationError, match=r"epochs is 'many'; expected a whole number"):
+    with pytest.raises(ConfigurationError, match=r"epochs is 'many'; expected an integer"):
         g.TorchModel(torch.nn.Identity(), "mse", epochs="many")

@@ -73,7 +73,7 @@ def test_errors_of_a_script_keep_their_place(tmp_path):
     done = python("-m", "descend.lbann", "bad.py", cwd=tmp_path)
     assert done.returncode == 1
     assert "line 3, in <module>" in done.stderr
-    assert "Relu.name is 3; expected a text" in done.stderr
+    assert "Relu.name is 3; expected a string" in done.stderr
 
 
 def test_what_is_no_script_is_said(tmp_path):

@@ -155,3 +155,18 @@ def test_collectives_of_a_real_group_of_one_rank(tmp_path):
         assert [part.tolist() for part in parts] == [[[1.0], [2.0]]]
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(("backends", "device"), [("cpu:gloo,cuda:nccl", "cpu"), ("cuda:nccl", "cuda:0")])
+def test_agreements_stay_on_the_host_where_the_group_can(backends, device, monkeypatch):
+    monkeypatch.setattr(torch.distributed, "get_backend_config", lambda group: backends)
+    assert Communicator(0, 2, torch.device("cuda:0")).agreements == torch.device(device)
+    assert Communicator(0, 2).agreements == torch.device("cpu")
+
+
+def test_a_group_of_two_backends_says_so(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        assert "cpu" in torch.distributed.get_backend_config(None)
+    finally:
+        torch.distributed.destroy_process_group()

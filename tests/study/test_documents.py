@@ -10,6 +10,7 @@ import pytest
 
 from descend.study.commands import app
 from descend.study.design import make_study
+from descend.study.suite import read_suite
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "studies.md").read_text()
@@ -27,10 +28,19 @@ def test_python(code, tmp_path):
 
 
 def test_the_file_is_a_study_and_says_what_its_trials_need():
-    text, needs = (tomllib.loads(block) for block in blocks("toml"))
+    text, _, needs = (tomllib.loads(block) for block in blocks("toml"))
     study = make_study(text | needs)
     assert study.needs.all_cores == 8
     assert study.arms["nesterov"].space["roles.vectors.lr_mult"].size == "2 decades"
+
+
+def test_the_file_of_several_workloads_is_a_suite(tmp_path):
+    file = tmp_path / "suite.toml"
+    file.write_text(blocks("toml")[1])
+    assert {name: study.workload for name, study in read_suite(file).items()} == {
+        "digits": "zoo:MLP",
+        "text": "text.py:task",
+    }
 
 
 def test_every_command_is_named():

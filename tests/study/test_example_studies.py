@@ -17,6 +17,8 @@ NAMES = [
     "table4/fragility",
     "batch_size/scaling",
     "bias_correction/transformer",
+    "table3/pretraining",
+    "table3/mixed",
 ]
 
 

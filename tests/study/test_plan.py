@@ -6,6 +6,7 @@ import pytest
 import scipy.stats
 from study_tasks import mlp
 
+from descend.errors import ConfigurationError
 from descend.study import Arm, Study, log
 from descend.study.plan import plan_study
 
@@ -39,3 +40,17 @@ def test_a_design_that_cannot_rank_says_so():
     assert "one search an arm cannot rank" in plan(searches=1)
     assert "with" not in plan(1).splitlines()[-1]
     assert "fewer than 6 confirmation_seeds" in plan(confirmation_seeds=2)
+
+
+def test_needs_say_how_many_trials_there_is_room_for_and_how_long_it_takes_then(monkeypatch):
+    monkeypatch.setattr("descend.study.plan.cores", lambda: 7)
+    text = plan(1, needs={"cores": 2, "memory_gib": 0.01})
+    assert "this machine has room for 3 trials at once, of 2 processors, 0.01 GiB of memory each (7 processors)" in text
+    assert "with --processes 3" in text
+    assert "a trial asks for 8 processors, and runs here with 7" in plan(1, needs={"cores": 8})
+    assert "room for" not in plan(1)
+
+
+def test_what_this_machine_cannot_run_is_refused():
+    with pytest.raises(ConfigurationError, match=r"a trial needs 1e\+06 GiB of memory"):
+        plan(1, needs={"memory_gib": 1e6})

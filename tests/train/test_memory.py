@@ -1,6 +1,7 @@
 """Micro-batches that fit, with the errors that torch itself raises."""
 
 import functools
+import weakref
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import descend
-from descend.train.memory import out_of_memory, part_size
+from descend.train.memory import out_of_memory, part_size, release
 
 
 @given(wanted=st.one_of(st.none(), st.integers(1, 1000)), count=st.integers(1, 1000), unit=st.integers(1, 100))
@@ -30,6 +31,34 @@ def test_the_errors_of_this_machine_and_of_devices_are_known():
     assert out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert out_of_memory(MemoryError())
     assert not out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "ncclUnhandledCudaError: Call to CUDA function failed. Last error: Cuda failure 2 'out of memory'",
+    ],
+)
+def test_what_libraries_say_where_their_own_memory_does_not_fit_is_known(said):
+    assert out_of_memory(RuntimeError(said))
+
+
+def test_what_a_failed_pass_held_is_freed_before_others_hear_of_it():
+    held = []
+
+    def forward():
+        activation = torch.zeros(3)
+        held.append(weakref.ref(activation))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    try:
+        forward()
+    except RuntimeError as error:
+        assert held[0]() is not None
+        release(error, torch.device("cpu"))
+        assert held[0]() is None
 
 
 class Greedy(nn.Module):

@@ -14,6 +14,7 @@ from descend.data.arrow_columns import class_names, flattened
 from descend.data.arrow_source import Chunk
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
+from descend.data.paths import check_mapped
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class ArrowFiles:
     def __init__(self, paths: Sequence[Path]) -> None:
         self.chunks: list[Chunk] = []
         self._open: dict[Path, Any] = {}
+        self._sizes = {path: path.stat().st_size for path in paths}
         schema = None
         for path in paths:
             batches = self._batches(path)
@@ -83,7 +85,9 @@ class ArrowFiles:
 
     def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
         """Some columns of a batch of records."""
-        return flattened(self._batches(chunk.path)[chunk.index]).select(list(columns))
+        batches = self._batches(chunk.path)
+        check_mapped(chunk.path, self._sizes[chunk.path])
+        return flattened(batches[chunk.index]).select(list(columns))
 
     def without_nulls(self, column: str) -> bool:
         """No: it is not known."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from descend.data.concatenated import Pieces
 from descend.data.file_format import FileFormat
+from descend.data.paths import check_mapped
 from descend.data.reader_protocol import Field
 from descend.errors import DataError
 
@@ -67,7 +68,9 @@ class CIFARFiles:
         """The records with these numbers."""
         records = np.empty((len(samples), self._labels + _IMAGE_BYTES), np.uint8)
         for path, rows, at in self._pieces.split(samples):
-            records[at] = _records(path, self._labels)[rows]
+            mapped = _records(path, self._labels)
+            check_mapped(path, mapped.nbytes)
+            records[at] = mapped[rows]
         labels = {name: records[:, i].astype(np.int64) for i, name in enumerate(_LABELS[self._labels])}
         return {"image": records[:, self._labels :].reshape(-1, *_IMAGE), **labels}
 

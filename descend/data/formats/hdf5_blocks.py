@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from descend.data.paths import check_mapped
 from descend.data.spilled_columns import SpilledColumns
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class StoredRows:
         self._blocks: OrderedDict[Hashable, Array] = OrderedDict()
         self._held = 0
         self._spilled = SpilledColumns()
-        self._mapped: dict[Hashable, Array] = {}
+        self._mapped: dict[Hashable, np.memmap[Any, Any]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StoredRows, ()
@@ -68,7 +69,9 @@ class StoredRows:
             if offset is None or 0 in stored.shape:  # nothing was written, so there is only the fill value
                 return np.asarray(stored[rows])
             self._mapped[key] = np.memmap(path, stored.dtype, "r", offset, stored.shape)
-        return self._mapped[key][rows]
+        mapped = self._mapped[key]
+        check_mapped(path, mapped.offset + mapped.nbytes)
+        return mapped[rows]
 
     def _block(self, key: Hashable, stored: Any, begin: int) -> Array:
         if key in self._blocks:

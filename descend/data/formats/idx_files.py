@@ -15,6 +15,7 @@ from descend.data.concatenated import Pieces
 from descend.data.file_format import FileFormat
 from descend.data.formats.idx import TYPES, open_idx
 from descend.data.nested_fields import native
+from descend.data.paths import check_mapped
 from descend.data.reader_protocol import Field
 from descend.errors import DataError
 
@@ -65,7 +66,10 @@ class IdxArrays:
         form = self.fields[self._field]
         found = np.empty((len(samples), *form.shape), form.dtype)
         for file, rows, places in self._files.split(samples):
-            found[places] = file.elements[rows]
+            elements = file.elements
+            if isinstance(elements, np.memmap):
+                check_mapped(file.path, file.header_bytes + elements.nbytes)
+            found[places] = elements[rows]
         return {self._field: found}
 
     def place(self, sample: int) -> str:

@@ -24,6 +24,7 @@ from descend.arguments import shown
 from descend.data.concatenated import Pieces
 from descend.data.file_format import FileFormat
 from descend.data.nested_fields import native
+from descend.data.paths import check_mapped
 from descend.data.reader_protocol import Field
 from descend.errors import ConfigurationError, DataError, nearest
 
@@ -72,6 +73,16 @@ class StoredArray:
             return np.memmap(self.path, self.dtype, mode="r", offset=self.offset, shape=self.shape, order=order)
         with zipfile.ZipFile(self.path) as archive, archive.open(self.member) as file:
             return np.lib.format.read_array(cast("BinaryIO", file), allow_pickle=False)
+
+    def rows(self, numbers: NDArray[np.int64]) -> Array:
+        """Some entries along the first dimension.
+
+        Raises:
+            ValueError: the file became shorter.
+        """
+        if self.offset is not None:
+            check_mapped(self.path, self.offset + math.prod(self.shape) * self.dtype.itemsize)
+        return np.asarray(self.elements[numbers])
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "elements"}
@@ -209,7 +220,7 @@ class ArraySource:
         found = {name: np.empty((len(samples), *one.shape), one.dtype) for name, one in self.fields.items()}
         for arrays, rows, places in self._files.split(samples):
             for array in arrays.values():
-                taken = native(np.asarray(array.elements[rows]))
+                taken = native(array.rows(rows))
                 if taken.dtype.names is None:
                     name = next(name for name, one in arrays.items() if one is array)
                     found[name][places] = taken

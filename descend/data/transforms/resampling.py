@@ -73,10 +73,12 @@ def _shaped(weight: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
 
 
 def _interpolated(x: Samples, rows: _Stretch, columns: _Stretch) -> Samples:
-    if rows.low.size:  # the lines that are needed
-        begin = int(rows.low.min())
-        x = x[:, :, begin : int(rows.high.max()) + 1]
-        rows = _Stretch(rows.low - begin, rows.high - begin, rows.weight)
+    if rows.low.size:  # the pixels that are needed
+        top, left = int(rows.low.min()), int(columns.low.min())
+        x = x[:, :, top : int(rows.high.max()) + 1, left : int(columns.high.max()) + 1]
+        x = np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x
+        rows = _Stretch(rows.low - top, rows.high - top, rows.weight)
+        columns = _Stretch(columns.low - left, columns.high - left, columns.weight)
     if is_pixels(x):
         weights = [np.rint(_shaped(one.weight, axis) * np.float32(ONE)) for one, axis in ((rows, 2), (columns, 3))]
         down, across = (like(x, weight.astype(np.int32)) for weight in weights)

@@ -63,7 +63,7 @@ def machine_bytes() -> int:
 
 def _limits(files: Sequence[str]) -> list[int]:
     """The limits that are set; a file without one says "max" or does not exist."""
-    texts = [Path(file).read_text().strip() for file in files if os.access(file, os.R_OK)]
+    texts = [Path(file).read_text(encoding="utf-8").strip() for file in files if os.access(file, os.R_OK)]
     return [int(text) for text in texts if text.isdigit()]
 
 

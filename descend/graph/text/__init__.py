@@ -76,11 +76,34 @@ def read(path: str | Path, message: str = "LbannPB") -> Parsed:
     except FileNotFoundError:
         raise TextError(f"{path}: there is no such file{_beside(path)}") from None
     except IsADirectoryError:
-        raise TextError(f"{path}: this is a directory, and a file of text was expected{_inside(path)}") from None
+        hint = _weights_option(path) or _inside(path)
+        raise TextError(f"{path}: this is a directory, and a file of text was expected{hint}") from None
     except OSError as error:
         raise TextError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if kind := _OTHER_KINDS.get(path.suffix.lower()):
+        raise TextError(f"{path}: this is {kind} by its name, and a prototext was expected{_inside(path.parent)}")
     reader = parse_binary if "protobin" in path.name else parse
     return reader(data, str(path), message)
+
+
+# Files that are given in the place of a prototext, each line of which would be an error.
+_OTHER_KINDS = {
+    ".md": "Markdown",
+    ".py": "a Python script",
+    ".toml": "TOML (a study is run by `descend study run`)",
+    ".json": "JSON",
+    ".jsonl": "JSON lines",
+    ".onnx": "an ONNX model (descend.onnx reads it)",
+    ".safetensors": "a file of weights (give a prototext, and --weights with the directory of the run)",
+    ".html": "HTML",
+}
+
+
+def _weights_option(path: Path) -> str:
+    """What to do with the directory of a run, or of one of its checkpoints."""
+    if (path / "checkpoints").is_dir() or (path / "manifest.json").is_file():
+        return "; it is of a run: give the prototext of its model, and this directory as --weights where that is taken"
+    return ""
 
 
 def _beside(path: Path) -> str:

@@ -63,7 +63,7 @@ def grid_search(
         )
     table = Path(hyperparameters_file) if hyperparameters_file else folder / "hyperparameters.csv"
     lines = [["trainer", *names], *([str(n), *map(str, one)] for n, one in enumerate(combinations))]
-    table.write_text("".join(",".join(line) + "\n" for line in lines))
+    table.write_text("".join(",".join(line) + "\n" for line in lines), encoding="utf-8")
     flags = [f"--procs_per_trainer={procs_per_trainer}", "--generate_multi_proto"]
     # Relative, because the driver puts a number behind every "trainer" of the path.
     file = "experiment.trainer.prototext"

@@ -174,7 +174,7 @@ class BatchScript:
         if self.path.exists() and not overwrite:
             raise ConfigurationError(f"{self.path} exists already: pass overwrite=True, or another folder")
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(self.text())
+        self.path.write_text(self.text(), encoding="utf-8")
         self.path.chmod(0o755)
 
     def run(self, overwrite: bool = True) -> int:

@@ -147,7 +147,7 @@ def construct_python_dataset_reader(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     signature = hmac.new(_key().encode(), data, hashlib.sha256).hexdigest()
-    path.with_name(f"{path.name}.signature").write_text(signature)
+    path.with_name(f"{path.name}.signature").write_text(signature, encoding="utf-8")
     _written.append(path)
     reader: Any = new_message("Reader")
     reader.name, reader.role, reader.shuffle = "python_dataset", role, shuffle

@@ -21,6 +21,7 @@ from descend.optim.rules.rmsprop import RMSProp
 from descend.optim.rules.rprop import Rprop
 from descend.optim.rules.sgd import SGD
 from descend.optim.schedules import Constant, Cosine, MultiStep, Polynomial, Ramp, Schedule, Step
+from descend.rule_index import NO_RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -250,11 +251,7 @@ OPTIMIZERS: dict[str, Callable[..., Translation]] = {
     "Muon": _muon,
 }
 
-REFUSED = {
-    "LBFGS": "it needs several evaluations of the loss for one update; a rule here sees one gradient",
-    "ASGD": "its average of the weights is not part of any rule here; ScheduleFreeSGD averages",
-    "RAdam": "its rectification is not among the rules here; Adam with a warm-up does the same work",
-}
+REFUSED = NO_RULES
 
 
 def _factor(title: str, name: str, value: float, *, positive: bool = False) -> float:

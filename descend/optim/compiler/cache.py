@@ -47,10 +47,12 @@ __all__ = [
 SOURCES = (
     "compiler/codegen_cpp.py",
     "compiler/codegen_cuda.py",
+    "compiler/codegen_matrix.py",
     "compiler/cuda.py",
     "compiler/cuda_kernel.h",
     "compiler/kernel.h",
     "compiler/layout.py",
+    "compiler/matrix.h",
     "compiler/native.py",
     "compiler/noise.h",
     "compiler/nvrtc.py",
@@ -202,6 +204,10 @@ class KernelCompiler:
         """All of these if all are finished, else none."""
         taken = [self._load(job) for job in jobs]
         return taken if all(held is not None for held in taken) else []
+
+    def known(self, job: CompileJob) -> Any:
+        """The finished library, or None. Once it is loaded the file system is not asked again."""
+        return self.loaded.get(job) or self._load(job)
 
     def _load(self, job: CompileJob) -> Any:
         path = job.path

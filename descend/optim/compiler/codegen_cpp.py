@@ -21,7 +21,7 @@ from descend.optim.compiler.trace import Op, Ref, Trace, Untraceable
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
-__all__ = ["Call", "calls", "emit_cpp", "expression", "kind_of"]
+__all__ = ["HEADER", "TYPES", "Call", "calls", "emit_cpp", "expression", "is_exact", "kind_of", "type_of"]
 
 HEADER = Path(__file__).with_name("kernel.h")
 NOISE = Path(__file__).with_name("noise.h")
@@ -140,7 +140,8 @@ _EXACT = (
 )
 
 
-def _is_exact(op: Op) -> bool:
+def is_exact(op: Op) -> bool:
+    """Whether C++ rounds an operation on numbers as torch does."""
     name = op.name.removeprefix("operator.")
     return name in _EXACT.split() and (not op.kwargs or name == "clamp")  # a factor `alpha` may be contracted
 
@@ -177,7 +178,7 @@ def calls(text: Trace) -> tuple[Call, ...]:
     first = {at for at, op in enumerate(text.ops) if not op.stage}
     below = _below(text, [at for kernel in kernels for at in kernel.numbers], first)
     computed = tuple(at for at in below if at not in first)
-    if not all(_is_exact(text.ops[at]) for at in computed):
+    if not all(is_exact(text.ops[at]) for at in computed):
         return tuple(Call((kernel,), kernel.numbers) for kernel in kernels)
     return (Call(kernels, tuple(at for at in below if at in first), computed),)
 
@@ -200,7 +201,7 @@ def emit_cpp(text: Trace, dtype: str, low: str | None) -> str:
     """
     types = [f"using T = {TYPES[dtype]};", f"using L = {TYPES[low or dtype]};"]
     bodies = [line for i, call in enumerate(calls(text)) for line in _function(i, call)]
-    headers = [HEADER.read_text(), *([NOISE.read_text()] if text.draws else [])]
+    headers = [HEADER.read_text(encoding="utf-8"), *([NOISE.read_text(encoding="utf-8")] if text.draws else [])]
     return "\n".join([*headers, *types, *bodies, ""])
 
 
@@ -217,7 +218,7 @@ def _function(i: int, call: Call) -> Iterator[str]:
 def _stage(name: str, call: Call, kernel: Kernel) -> Iterator[str]:
     """The functions of one kernel: a pass over one unit; and its numbers, with the walk over some units."""
     k, ops = call.kernels.index(kernel), kernel.text.ops
-    pointers = [f"{_type(buffer)}* __restrict b{i}" for i, buffer in enumerate(kernel.held)]
+    pointers = [f"{type_of(buffer)}* __restrict b{i}" for i, buffer in enumerate(kernel.held)]
     numbers = [f"{kind_of(ops[at])} x{at}" for at in kernel.numbers]
     sums = [f"double& s{i}" for i in range(len(kernel.sums))]
     place = ["uint64_t block, uint64_t key, uint32_t update"] if kernel.noises else []
@@ -265,7 +266,8 @@ def _numbers(call: Call, kernel: Kernel) -> Iterator[str]:
     yield from (f"y{at} = x{at};" for at in kernel.numbers)
 
 
-def _type(name: str) -> str:
+def type_of(name: str) -> str:
+    """The type of a buffer's elements: that of the weights as torch holds them, or of the state."""
     return "const L" if name == "g" else "L" if name == "w" else "T"
 
 
@@ -273,8 +275,8 @@ def _pointer(i: int, name: str, weights: str) -> str:
     """Gradients and the weights that torch holds lie anywhere, all else in the arena."""
     if name in ("g", weights):
         place = "gradient" if name == "g" else "weights"
-        return f"reinterpret_cast<{_type(name)}*>(w.{place}[tensor]) + w.first[unit]"
-    return f"reinterpret_cast<{_type(name)}*>(w.buffer[{i}]) + at"
+        return f"reinterpret_cast<{type_of(name)}*>(w.{place}[tensor]) + w.first[unit]"
+    return f"reinterpret_cast<{type_of(name)}*>(w.buffer[{i}]) + at"
 
 
 def _loops(kernel: Kernel, body: list[str]) -> Iterator[str]:
@@ -306,7 +308,7 @@ def _element(kernel: Kernel) -> Iterator[str]:
         if at in kernel.loads:
             name = kernel.loads[at]
             old = f"T(z{name.split()[1]}[j])" if name in kernel.noises else place[name]
-            yield f"    const {_type(name).removeprefix('const ')} x{at} = {old};"
+            yield f"    const {type_of(name).removeprefix('const ')} x{at} = {old};"
     for at in kernel.order:
         if at not in kernel.loads:
             yield f"    const {kind_of(ops[at])} x{at} = {expression(ops[at])};"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Interpreter", "interpreters", "together"]
+__all__ = ["NUMPY", "Interpreter", "interpreters", "together"]
 
 _SAME_NAME = (
     "abs add addcdiv addcmul ceil clamp copysign div eq exp expm1 floor ge gt le lerp log log1p logical_and "
@@ -97,7 +97,7 @@ _SAME_IN_NUMPY = (
     "ceil copysign exp expm1 floor fmax fmin isfinite isinf isnan log log1p logical_and logical_not logical_or maximum "
     "minimum reciprocal sqrt square tanh trunc"
 )
-_NUMPY: Mapping[str, Callable[..., NDArray[Any]]] = {
+NUMPY: Mapping[str, Callable[..., NDArray[Any]]] = {
     **{name: getattr(np, name) for name in _SAME_IN_NUMPY.split()},
     "abs": np.absolute,
     "clamp": _clamp,
@@ -161,7 +161,7 @@ class Interpreter:
 
     def __post_init__(self) -> None:
         self.by_numpy = self.device.type == "cpu" and self.low is None
-        self.functions = _NUMPY if self.by_numpy else _INTO
+        self.functions = NUMPY if self.by_numpy else _INTO
         ops = self.kernel.text.ops
         self.casts = {"widen": self.wide, "narrow": self.low}
         self.todo = [(at, ops[at]) for at in self.kernel.order if at not in self.kernel.loads]

@@ -16,13 +16,14 @@ import torch
 
 from descend.optim.compiler.cache import THREADS, CompileJob, compile_command, compiler, key_of
 from descend.optim.compiler.codegen_cpp import emit_cpp
+from descend.optim.compiler.codegen_matrix import emit_matrices
 from descend.optim.compiler.trace import from_structure
 
 if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-__all__ = ["FLAGS", "CpuCompileJob", "KernelLaunch"]
+__all__ = ["FLAGS", "CpuCompileJob", "KernelLaunch", "MatrixCompileJob", "MatrixLaunch"]
 
 # Vectors as wide as torch's own kernels use here. Named, and not "native": the cache may be shared between machines.
 VECTORS = {
@@ -51,6 +52,19 @@ class KernelLaunch(ctypes.Structure):
     )
 
 
+class MatrixLaunch(ctypes.Structure):
+    """`Tensors` in matrix.h."""
+
+    _fields_ = (
+        ("count", ctypes.c_int64),
+        ("threads", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("batch", "n", "m", "address", "table")),
+        ("stride", ctypes.c_int64),
+        ("step", ctypes.c_int64),
+        ("memory", ctypes.c_void_p),
+    )
+
+
 @dataclass(frozen=True)
 class CpuCompileJob(CompileJob):
     """All kernels of a trace.
@@ -73,10 +87,18 @@ class CpuCompileJob(CompileJob):
         """See `CompileJob`."""
         return key_of(torch.backends.cpu.get_cpu_capability(), compiler(), FLAGS, *asdict(self).values())
 
+    def source(self) -> str:
+        """The C++ of the library.
+
+        Raises:
+            Untraceable: There is none for this trace.
+        """
+        return emit_cpp(from_structure(self.structure), self.dtype, self.low)
+
     def start(self, unfinished: Path) -> subprocess.Popen[str]:
         """Run the compiler."""
         key = f'extern "C" const char* key() {{ return "{self.key}"; }}\n'
-        source = emit_cpp(from_structure(self.structure), self.dtype, self.low) + key
+        source = self.source() + key
         vectors = VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())
         return compile_command(source, unfinished, [*FLAGS, *THREADS, *vectors])
 
@@ -87,3 +109,12 @@ class CpuCompileJob(CompileJob):
         if library.key() != self.key.encode():
             raise RuntimeError(f"{self.path} holds another kernel than its name says")
         return library
+
+
+@dataclass(frozen=True)
+class MatrixCompileJob(CpuCompileJob):
+    """The kernel of a trace with means over rows and columns: functions `size` and `call`, see matrix.h."""
+
+    def source(self) -> str:
+        """See `CpuCompileJob`."""
+        return emit_matrices(from_structure(self.structure), self.dtype, self.low)

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 __all__ = ["NvrtcError", "compile_cuda", "library", "main", "target"]
 
@@ -64,6 +68,21 @@ def _text(program: Any, size: str, get: str) -> bytes:
     return held.raw
 
 
+@contextlib.contextmanager
+def _locale_kept() -> Generator[None]:
+    """Gives this thread its locale back: NVRTC leaves it with "C", in which Python reads text files as ASCII."""
+    uselocale = getattr(ctypes.CDLL(None), "uselocale", None)
+    if uselocale is None:  # not a POSIX system
+        yield
+        return
+    uselocale.restype, uselocale.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    before = uselocale(None)
+    try:
+        yield
+    finally:
+        uselocale(before)
+
+
 def target(capability: tuple[int, int]) -> str:
     """The architecture to compile for: the device's own, or text for the newest that NVRTC knows and the device runs.
 
@@ -97,7 +116,9 @@ def compile_cuda(source: str, architecture: str) -> bytes:
     _check(held.nvrtcCreateProgram(ctypes.byref(program), text, b"descend.cu", 0, None, None))
     try:
         options = [f"--gpu-architecture={architecture}".encode(), *(option.encode() for option in OPTIONS)]
-        if held.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options)):
+        with _locale_kept():
+            refused = held.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+        if refused:
             log = _text(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog").rstrip(b"\0").decode()
             first = next((line for line in log.splitlines() if "error" in line), log)
             raise NvrtcError(f"NVRTC refuses the source: {first}")

@@ -5,6 +5,9 @@ outside any kernel, because a bias correction inside one doubles its time and in
 *element* is one value for each element of the weights. A norm or a total turns elements into a number, and what
 needs that number belongs to the next *stage*: LAMB has two.
 
+Rules that ask for means over rows and columns have three kinds more: one value for each *row*, each *column* and each
+*matrix*, the last where a tensor of more than two dimensions is several. `trace_matrices` reads such rules.
+
 Floating-point constants are numbers too. So other values of β₁, in another group or later in the run, are other
 data for the same text.
 """
@@ -23,13 +26,23 @@ import torch
 
 from descend.optim.engine.plain import update
 from descend.optim.engine.step_inputs import named_entries
+from descend.optim.rules.base import MEANS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-__all__ = ["FUNCTIONS", "STATE", "Op", "Ref", "Trace", "Untraceable", "trace"]
+__all__ = ["FUNCTIONS", "STATE", "Kind", "Op", "Ref", "Trace", "Untraceable", "trace", "trace_matrices"]
 
-Kind = Literal["element", "number"]
+Kind = Literal["element", "row", "column", "matrix", "number"]
+
+# The dimensions in which values of a kind differ: rows, columns, and which matrix of a tensor of several.
+_EXTENTS: Mapping[Kind, str] = {"element": "rcm", "row": "rm", "column": "cm", "matrix": "m", "number": ""}
+_KINDS: Mapping[str, Kind] = {extent: kind for kind, extent in _EXTENTS.items()}
+# What a mean over rows or over columns makes of a kind.
+_MEANS: Mapping[str, Mapping[Kind, Kind]] = {
+    "row_mean": {"element": "row", "column": "matrix"},
+    "column_mean": {"element": "column", "row": "matrix"},
+}
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -78,10 +91,11 @@ class Op:
 
     Attributes:
         name: A key of `FUNCTIONS`; or "input" (argument: its name), "literal" (its place among the literals), "norm",
-            "total", "widen" (to the precision of the state) and "narrow" (to the precision of the weights).
+            "total", "row_mean", "column_mean", "widen" (to the precision of the state) and "narrow" (to that of the
+            weights).
         args: References and constants.
         kwargs: The same, by name.
-        kind: Whether the value is one for each element or one a tensor.
+        kind: What the value is one of: each element, row, column or matrix, or the tensor.
         stage: Number of reductions in a row that must be known before it.
         boolean: Whether the value is true or false.
     """
@@ -180,7 +194,9 @@ class Symbol:
         script = next(x.script for x in (*args, *(kwargs or {}).values()) if isinstance(x, Symbol))
         return script.call(getattr(func, "__name__", repr(func)), args, kwargs or {})
 
-    def __getattr__(self, name: str) -> Callable[..., Symbol]:
+    def __getattr__(self, name: str) -> Any:
+        if name == "dtype" and self.script.dtype is not None:
+            return self.script.dtype
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in FUNCTIONS:
@@ -216,7 +232,8 @@ for _name in ("add", "sub", "mul", "truediv", "pow", "and_", "or_"):
 class _Script:
     """The operations written down so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype | None = None) -> None:
+        self.dtype = dtype  # of the state, where the text is for one precision
         self.ops: list[Op] = []
         self.literals: list[float] = []
 
@@ -230,9 +247,19 @@ class _Script:
     def reduction(self, name: str) -> Callable[[Symbol], Symbol]:
         def call(x: Symbol) -> Symbol:
             op = self.ops[x.at]
-            if op.kind == "number":
-                raise Untraceable(f"it takes the {name} of a number")
+            if op.kind != "element":
+                raise Untraceable(f"it takes the {name} of a {op.kind}")
             return self.symbol(Op(name, (Ref(x.at),), (), "number", op.stage + 1))
+
+        return call
+
+    def mean(self, name: str) -> Callable[[Symbol], Symbol]:
+        def call(x: Symbol) -> Symbol:
+            op = self.ops[x.at]
+            kind = _MEANS[name].get(op.kind)
+            if kind is None:
+                raise Untraceable(f"it takes the {name} of a {op.kind}")
+            return self.symbol(Op(name, (Ref(x.at),), (), kind, op.stage + 1))
 
         return call
 
@@ -252,9 +279,8 @@ class _Script:
         if short in _DIVISIONS and not kwargs and self._kind(args[0]) == "element" and self._kind(args[1]) == "number":
             # A division by one number a tensor is a multiplication: three times as fast, and the same to rounding.
             return self.call("operator.mul", (args[0], self._inverse(args[1])), {})
-        kinds = {self.ops[x.at].kind for x in (*args, *kwargs.values()) if isinstance(x, Symbol)}
-        kind: Kind = "element" if "element" in kinds else "number"
-        lift = not (kind == "element" and short in _CONSTANT_ARGUMENTS)
+        kind = _joined(self.ops[x.at].kind for x in (*args, *kwargs.values()) if isinstance(x, Symbol))
+        lift = not (kind != "number" and short in _CONSTANT_ARGUMENTS)
         held = tuple(self._argument(x, lift, short) for x in args)
         named = tuple((key, self._argument(x, lift, short)) for key, x in sorted(kwargs.items()))
         before = [self.ops[ref.at] for ref in (*held, *(x for _, x in named)) if isinstance(ref, Ref)]
@@ -295,6 +321,12 @@ class _Script:
         return x
 
 
+def _joined(kinds: Iterable[Kind]) -> Kind:
+    """The kind of what is computed from values of these kinds."""
+    found = "".join(_EXTENTS[kind] for kind in kinds)
+    return _KINDS["".join(extent for extent in "rcm" if extent in found)]
+
+
 def trace(settings: Any, low_precision: bool) -> Trace:
     """The text of one update under these settings.
 
@@ -305,23 +337,63 @@ def trace(settings: Any, low_precision: bool) -> Trace:
     Raises:
         Untraceable: The rule needs whole tensors or does something that is not elementwise.
     """
-    rule, script = settings.rule, _Script()
-    if rule.whole_tensor:
+    if settings.rule.whole_tensor:
         raise Untraceable("it needs the shape of its tensor")
-    form = rule.init(torch.zeros(2, 3, device="cpu"))  # the device "meta" would import SymPy: a second
+    return _trace(settings, _Script(), low_precision, (2, 3), lambda shape: "element" if shape else "number", ())
+
+
+def trace_matrices(settings: Any, dtype: torch.dtype, low_precision: bool, dims: int) -> Trace:
+    """The text of one update of a rule that asks for means over rows or columns.
+
+    Args:
+        settings: As for `trace`.
+        dtype: Precision of the state, on which constants of the text may depend.
+        low_precision: As for `trace`.
+        dims: Dimensions of the weights, at most 4. Without a second one there are no means; all is one row.
+
+    Raises:
+        Untraceable: The rule does something that is neither elementwise nor such a mean, norm or total.
+    """
+    if settings.rule.needs.isdisjoint(MEANS):
+        raise Untraceable("it needs the shape of its tensor")
+    shape = tuple([2, 3, 5, 7][4 - dims :])
+    kinds: dict[tuple[int, ...], Kind] = {shape: "element"}
+    if dims > 1:
+        kinds |= {(*shape[:-1], 1): "row", (*shape[:-2], 1, shape[-1]): "column", (*shape[:-2], 1, 1): "matrix"}
+
+    def kind_of(found: tuple[int, ...]) -> Kind:
+        if found not in kinds:
+            raise Untraceable("an entry of its state is shaped neither like the weights nor like a mean of them")
+        return kinds[found]
+
+    return _trace(settings, _Script(dtype), low_precision, shape, kind_of, MEANS if dims > 1 else ())
+
+
+def _trace(
+    settings: Any,
+    script: _Script,
+    low_precision: bool,
+    shape: tuple[int, ...],
+    kind_of: Callable[[tuple[int, ...]], Kind],
+    means: Collection[str],
+) -> Trace:
+    """The text for weights of this shape, whose state has entries of these kinds."""
+    rule = settings.rule
+    form = rule.init(torch.zeros(shape, device="cpu"))  # the device "meta" would import SymPy: a second
     entries = {
-        name: script.input(STATE + name, "number" if value.ndim == 0 else "element")
-        for name, value in named_entries(form).items()
+        name: script.input(STATE + name, kind_of(tuple(value.shape))) for name, value in named_entries(form).items()
     }
     g, p = script.input("g", "element"), script.input("p", "element")
     if low_precision:
         g, p = script.cast("widen", g), _followed(script, p)
     calls = iter(range(8))
-    numbers = {name: script.input(name, "number") for name in ("t", "lr", "decay", "scaled")}
+    names = ("t", "lr", "decay", "scaled", *(("size",) if "size" in rule.needs else ()))
+    numbers = {name: script.input(name, "number") for name in names}
     provided: dict[str, Callable[..., Any]] = {
         "norm": script.reduction("norm"),
         "total": script.reduction("total"),
         "noise": lambda: script.input(f"noise {next(calls)}", "element"),
+        **{name: script.mean(name) if name in means else _no_mean for name in MEANS},
     }
     state = None if form is None else form._replace(**entries)
     try:
@@ -337,6 +409,10 @@ def trace(settings: Any, low_precision: bool) -> Trace:
         tuple(script.literals),
         {name: _place(name, x) for name, x in outputs.items() if x is not None},
     )
+
+
+def _no_mean(_: Any) -> Any:
+    raise Untraceable("it takes means over rows or columns of what has none")
 
 
 def _followed(script: _Script, master: Symbol) -> Symbol:

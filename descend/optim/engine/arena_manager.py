@@ -29,8 +29,18 @@ from descend.optim.engine.arena_layout import fits_arena
 from descend.optim.engine.blocks import ArenaStep, step_arena
 from descend.optim.engine.device_kernels import DeviceKernels
 from descend.optim.engine.gradient_scan import GradientScanner, ScannerCompileJob, TensorList
+from descend.optim.engine.matrices import MatrixUpdates, step_matrices
 from descend.optim.engine.pinned import detach
-from descend.optim.engine.step_inputs import LOW_PRECISION, TensorUpdate, is_sparse, named_entries, tasks_of, template
+from descend.optim.engine.step_inputs import (
+    LOW_PRECISION,
+    TensorUpdate,
+    is_sparse,
+    named_entries,
+    open_states,
+    tasks_of,
+    template,
+)
+from descend.optim.rules.base import MEANS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,6 +102,7 @@ class ArenaManager:
         residents: Identities of all parameters in an arena.
         scanner: Finds gradients and checks addresses.
         report: What the last step on a GPU will have found in its gradients.
+        matrices: Of each batch of matrices of the last step, whether a compiled kernel updated it.
     """
 
     runner: str
@@ -102,11 +113,12 @@ class ArenaManager:
     residents: set[int] = field(default_factory=set[int])
     scanner: GradientScanner = field(default_factory=GradientScanner)
     report: FlagReport | None = None
+    matrices: list[bool] = field(default_factory=list[bool])
 
     @property
     def is_compiled(self) -> bool:
-        """Whether every arena has compiled kernels, and there is one."""
-        return bool(self.arenas) and not self._bare()
+        """Whether every arena has compiled kernels, and every batch of matrices; and there is one."""
+        return bool(self.arenas or self.matrices) and all(self.matrices) and not self._bare()
 
     def _bare(self) -> list[int]:
         """Numbers of the arenas without compiled kernels."""
@@ -221,6 +233,27 @@ class ArenaManager:
         for one, traces in zip(active, self._traces(settings), strict=True):
             step_arena(ArenaStep(one, settings, traces, seed))
             one.arena.mark_written(self.scanner, one.absent)
+
+    def step_matrices(self, tasks: Sequence[TensorUpdate]) -> list[TensorUpdate]:
+        """Update the parameters whose rule asks for means over rows and columns, without an arena.
+
+        Returns:
+            The updates of the others.
+        """
+        if self.runner == "plain" or all(task.settings.rule.needs.isdisjoint(MEANS) for task in tasks):
+            return list(tasks)
+        found = MatrixUpdates.of(tasks)
+        jobs = [batch.job for batch in found.batches]
+        wait = self.runner == "compiled"
+        if self.runner != "blocks" and (wait or (self.schedule.lasts() and self.schedule.may_look())):
+            _compiler.order(jobs)
+            _compiler.collect(jobs, wait=wait)
+        kernels = [_compiler.known(job) if self.runner != "blocks" else None for job in jobs]
+        for batch, kernel in zip(found.batches, kernels, strict=True):
+            open_states(batch.tasks)
+            step_matrices(batch, kernel)
+        self.matrices = [kernel is not None for kernel in kernels]
+        return found.others
 
     def end_step(self) -> None:
         """Release the gradients of the step, applied or not."""

@@ -145,10 +145,12 @@ def _settled(step: ArenaStep) -> dict[int, Any]:
             return values[0]
         return placed(torch.tensor(values, dtype=torch.float64, device="cpu")[owner], arena.layout.device)
 
+    sizes = [slot.whole.numel() for slot in arena.layout.slots]
     named = {
         "lr": spread([step.settings[g].lr for g in groups]),
         "decay": spread([step.settings[g].decay for g in groups]),
         "scaled": spread([float(step.settings[g].scaled) for g in groups]),
+        "size": placed(torch.tensor(sizes, dtype=torch.float64, device="cpu"), arena.layout.device),
     }
     known = {at: named[name] for at, name in arena.trace.given if name in named}
     for at, i in arena.trace.constants:

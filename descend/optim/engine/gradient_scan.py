@@ -160,7 +160,7 @@ class ScannerCompileJob(CompileJob):
         # The library is the one that torch has loaded; it is named so that its functions are found.
         libraries = [f"-L{home / 'lib'}", "-lc10"]
         flags = [*FLAGS, *THREADS, f"-I{home / 'include'}"]
-        return compile_command(SOURCE.read_text(), unfinished, flags, libraries)
+        return compile_command(SOURCE.read_text(encoding="utf-8"), unfinished, flags, libraries)
 
     def load(self) -> ScannerLibrary:
         """Load the finished library, if torch keeps its pointer where it is looked for, and Python a list's items."""

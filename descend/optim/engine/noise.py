@@ -9,9 +9,9 @@ compute it themselves, to the same bit (compiler/noise.h).
     elements j and 16 + j     √(−2 log u) times cosine and sine of an angle (Box and Muller), u from w₀, angle from w₁
     elements 32 + j, 48 + j   the same of w₂ and w₃
 
-Elements are counted in the order of the weights in memory. All is computed in float32, whose products, sums and roots
-are the same on every processor, with polynomials for logarithm, sine and cosine that are right to float32's last bits;
-so float64 weights get noise with float32's 24 bits. The largest size of a number is 6.6.
+Elements are counted row after row, however they lie in memory. All is computed in float32, whose products, sums and
+roots are the same on every processor, with polynomials for logarithm, sine and cosine that are right to float32's last
+bits; so float64 weights get noise with float32's 24 bits. The largest size of a number is 6.6.
 
 Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", https://doi.org/10.1145/2063384.2063405
 """
@@ -137,7 +137,6 @@ def noise_for(p: Tensor, seed: int, name: str, count: int) -> Callable[[], Tenso
         room = torch.empty(p.numel(), dtype=p.dtype, device=p.device)
         draw(room, (seed, name, count), calls, 0)
         calls += 1
-        order = sorted(range(p.ndim), key=lambda i: (-p.stride(i), i))
-        return room.view([p.shape[i] for i in order]).permute(sorted(range(p.ndim), key=order.__getitem__))
+        return room.view(p.shape)
 
     return noise

@@ -76,8 +76,8 @@ def update(
         p: Weights in the precision of the state.
         s: State of the rule.
         settings: What holds for the group.
-        scalars: `t`, `lr` and `decay`, float64 scalars; `scaled`, 1 or 0.
-        provided: `norm`, `total` and `noise`.
+        scalars: `t`, `lr`, `decay` and `size`, float64 scalars; `scaled`, 1 or 0.
+        provided: `norm`, `total`, `row_mean`, `column_mean` and `noise`.
 
     Returns:
         New weights and new state.
@@ -118,6 +118,16 @@ def norm(x: Tensor, whole: Tensor) -> Tensor:
     return total(x.to(torch.float64).square(), whole).sqrt()
 
 
+def row_mean(x: Tensor) -> Tensor:
+    """Mean over the last dimension, which stays with length 1."""
+    return x.mean(-1, keepdim=True)
+
+
+def column_mean(x: Tensor) -> Tensor:
+    """Mean over the last dimension but one, which stays with length 1."""
+    return x.mean(-2, keepdim=True)
+
+
 def _place(task: TensorUpdate) -> str:
     """The name that noise belongs to; each rank that holds another part of a tensor draws other numbers."""
     mesh = getattr(task.param, "device_mesh", None)
@@ -146,10 +156,13 @@ def apply(task: TensorUpdate, seed: int) -> None:
         "lr": scalar(settings.lr),
         "decay": scalar(settings.decay),
         "scaled": scalar(float(settings.scaled)),
+        "size": scalar(task.param.numel()),
     }
     provided: dict[str, Callable[..., Any]] = {
         "norm": functools.partial(norm, whole=task.param),
         "total": functools.partial(total, whole=task.param),
+        "row_mean": row_mean,
+        "column_mean": column_mean,
         "noise": noise_for(p, seed, _place(task), task.count + 1),
     }
     task.write(*update(g.to(p.dtype), p, s, settings, scalars, provided), rows)

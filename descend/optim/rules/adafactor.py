@@ -31,6 +31,8 @@ from descend.errors import RuleError
 from descend.optim.rules.base import Rule, check_finite, check_nonnegative, check_positive
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 __all__ = ["Adafactor", "AdafactorState"]
@@ -42,10 +44,6 @@ class AdafactorState(NamedTuple):
     row: Tensor | None  # r
     column: Tensor | None  # k
     V: Tensor | None
-
-
-def _rms(x: Tensor) -> Tensor:
-    return x.norm() / max(x.numel(), 1) ** 0.5
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,6 @@ class Adafactor(Rule):
         RuleError: a number is out of range.
     """
 
-    whole_tensor: ClassVar[bool] = True
     default_lr: ClassVar[float] = 0.01
     default_decay: ClassVar[str] = "decoupled"
 
@@ -87,25 +84,32 @@ class Adafactor(Rule):
         return AdafactorState(p.new_zeros((*p.shape[:-1], 1)), p.new_zeros((*p.shape[:-2], 1, p.shape[-1])), None)
 
     def update(
-        self, g: Tensor, p: Tensor, s: AdafactorState, t: Tensor, lr: Tensor, decay: Tensor
+        self,
+        g: Tensor,
+        p: Tensor,
+        s: AdafactorState,
+        t: Tensor,
+        lr: Tensor,
+        decay: Tensor,
+        size: Tensor,
+        norm: Callable[[Tensor], Tensor],
+        row_mean: Callable[[Tensor], Tensor],
+        column_mean: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, AdafactorState]:
         """One step of the equations above."""
         eps1 = torch.finfo(p.dtype).eps if self.eps1 is None else self.eps1
-        alpha = _rms(p).clamp(min=self.eps2) * torch.minimum(lr, t**-0.5)
-        V, new = self._moment(g, s, t**self.beta2_decay, eps1)
-        # In place where the values are this text's own: fresh memory for each operation would take twice as long.
-        u = V.clamp(min=eps1 * eps1).rsqrt_().mul_(g)
-        step = alpha / (_rms(u) / self.d).clamp(min=1.0)
-        return ((1 - lr * decay) * p).sub_(u.mul_(step)), new
-
-    def _moment(self, g: Tensor, s: AdafactorState, new: Tensor, eps1: float) -> tuple[Tensor, AdafactorState]:
-        squared = g * g
+        new, per_root = t**self.beta2_decay, size.clamp(min=1.0) ** -0.5
         if s.row is None or s.column is None:
-            held = torch.zeros_like(g) if s.V is None else s.V
-            held = (1 - new) * held + new * squared
-            return held, AdafactorState(None, None, held)
-        row = (1 - new) * s.row + new * squared.mean(-1, keepdim=True)
-        column = (1 - new) * s.column + new * squared.mean(-2, keepdim=True)
-        # Divided while it is small: only the product has as many elements as the weights.
-        V = (row / row.mean(-2, keepdim=True).clamp(min=eps1)) * column
-        return V, AdafactorState(row, column, None)
+            assert s.V is not None
+            V = (1 - new) * s.V + new * (g * g)
+            root, after = V.sqrt(), AdafactorState(None, None, V)
+        else:
+            row = (1 - new) * s.row + new * row_mean(g * g)
+            column = (1 - new) * s.column + new * column_mean(g * g)
+            # Roots while it is small: only the product has as many elements as the weights.
+            root = (row / column_mean(row).clamp(min=eps1)).sqrt() * column.sqrt()
+            after = AdafactorState(row, column, None)
+        u = g / root.clamp(min=eps1)
+        alpha = (norm(p) * per_root).clamp(min=self.eps2) * torch.minimum(lr, t**-0.5)
+        step = alpha / (norm(u) * per_root / self.d).clamp(min=1.0)
+        return (1 - lr * decay) * p - step * u, after

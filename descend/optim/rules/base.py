@@ -20,11 +20,17 @@ nothing more:
     scaled    1 where layer-wise scaling applies to this tensor, 0 where it is excluded: a float64 scalar
     norm      norm(x): the Euclidean norm of x over one tensor, a number a tensor
     total     total(x): the sum of x over one tensor, a number a tensor
+    size      number of elements of this tensor: a float64 scalar
+    row_mean     row_mean(x): the mean over the last dimension, which stays with length 1
+    column_mean  column_mean(x): the mean over the last dimension but one, which stays with length 1
     noise     noise(): standard normal numbers shaped like p, reproducible and saved with the state
 
 A state whose entry is shaped like p is kept for each element; an entry of shape () is one number a tensor; an entry
 that the settings do not need is None. A rule that needs the shape of its tensor (rows, matrices) says
-`whole_tensor = True` and is given one tensor at a time by every runner; its entries may have other shapes.
+`whole_tensor = True` and is given one tensor at a time by every runner; its entries may have other shapes. One that
+asks for `row_mean` or `column_mean` is such a rule. Where its text is elementwise but for these means, norms and
+totals, and each entry of its state is shaped like p or like a mean of it, kernels are compiled for it as for other
+rules. Of p with fewer than two dimensions there are no such means.
 
 A rule of elements alone may say `rowwise = True`: of a sparse gradient it then updates the rows that the gradient has,
 with their state, and the other rows stay as they are, moments and decay included.
@@ -48,6 +54,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
+    "MEANS",
     "PROVIDED",
     "Rule",
     "check_choice",
@@ -59,7 +66,8 @@ __all__ = [
     "quotient",
 ]
 
-PROVIDED = ("g", "p", "s", "t", "lr", "decay", "scaled", "norm", "total", "noise")
+MEANS = ("row_mean", "column_mean")  # who asks for one is given whole tensors
+PROVIDED = ("g", "p", "s", "t", "lr", "decay", "scaled", "norm", "total", "size", *MEANS, "noise")
 
 
 class Rule:
@@ -94,6 +102,8 @@ class Rule:
                     f"{nearest(name, PROVIDED) or ';'} It may ask for {', '.join(PROVIDED)}"
                 )
         cls.needs = frozenset(asked)
+        if not cls.needs.isdisjoint(MEANS):
+            cls.whole_tensor = True
 
     def init(self, p: Tensor) -> Any:
         """The state before the first update, a NamedTuple of tensors, or None for a rule without state."""

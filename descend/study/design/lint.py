@@ -33,7 +33,7 @@ class Remark:
     """One finding.
 
     Attributes:
-        kind: "freedom", "budget", "schedule", "variant" or "edge".
+        kind: "freedom", "budget", "schedule", "variant", "edge" or "data".
         arm: Whom it is about.
         text: A sentence with the numbers and what to do.
     """

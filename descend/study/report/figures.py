@@ -115,7 +115,8 @@ def curves(comparison: Comparison, group: Group, split: str) -> Chart:
             at = [float(step) for step in runs[0].steps]
             points, band = tuple(zip(at, middle, strict=True)), tuple(zip(at, low, high, strict=True))
             lines.append(Line(arm, points, band))
-    return Chart(tuple(lines), Axis("updates"), Axis(f"{metric}, {split} samples"))
+    samples = "training" if split == "train" else split
+    return Chart(tuple(lines), Axis("updates"), Axis(f"{metric}, {samples} samples"))
 
 
 def budget(comparison: Comparison, group: Group) -> Chart:

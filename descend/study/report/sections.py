@@ -25,7 +25,7 @@ def sections(comparison: Comparison) -> list[Section]:
     found = [
         Section("Verdict", tuple(comparison.verdict.splitlines()), "verdict"),
         Section("What was compared", tuple(_compared(comparison))),
-        Section("Cost", (tables.bill(comparison),)),
+        Section("Cost", tuple(filter(None, (tables.bill(comparison), tables.lineage(comparison))))),
         Section("Results of the arms", tuple(_results(comparison))),
     ]
     for group in comparison.groups:
@@ -106,7 +106,8 @@ def _results(comparison: Comparison) -> Iterator[str | Table | Figure]:
 def _curves(comparison: Comparison, group: Group) -> Iterator[Figure]:
     for split, samples in (("validation", "validation"), ("train", "training")):
         shown = "Median over the re-runs of all searches; the band holds the middle half. Records: phase confirmation."
-        title = f"{comparison.study.metric} of {samples} samples during training, {where(group)}"
+        metric = "loss" if comparison.study.split == "finetuned" else comparison.study.metric  # as in the figure
+        title = f"{metric} of {samples} samples during training, {where(group)}"
         yield Figure(title[:1].upper() + title[1:], figures.curves(comparison, group, split), shown)
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "Table",
     "arms",
     "bill",
+    "lineage",
     "needed",
     "noise",
     "pairs",
@@ -102,6 +103,28 @@ def bill(comparison: Comparison) -> Table:
     heads = ("arm", "trials", "updates", "samples", "numbers tuned", "how they ended")
     note = "All phases; a trial that failed is charged in full. `descend study status DIRECTORY` has the seconds."
     return Table("cost", heads, tuple(rows), note)
+
+
+def lineage(comparison: Comparison) -> Table | None:
+    """The rounds of tuning that led to the study, and what all of them cost."""
+    if not comparison.rounds:
+        return None
+    rows: list[tuple[str, ...]] = []
+    for name, own in comparison.costs.items():
+        counts = [own.trials, own.steps, own.samples]
+        for one in comparison.rounds:
+            if name not in one.arms:
+                rows.append((name, one.directory, "not among its arms", "", "", "", ""))
+                continue
+            arm = one.arms[name]
+            searched = "; ".join(f"{key}: {value}" for key, value in arm.space.items())
+            found = "" if arm.median is None else f"{short(arm.median)} ({one.unit})"
+            rows.append((name, one.directory, searched, f"{arm.trials:,}", f"{arm.steps:,}", f"{arm.samples:,}", found))
+            counts = [a + b for a, b in zip(counts, (arm.trials, arm.steps, arm.samples), strict=True)]
+        rows.append((name, "this study", "see above", f"{own.trials:,}", f"{own.steps:,}", f"{own.samples:,}", ""))
+        rows.append((name, "all rounds", "", *(f"{count:,}" for count in counts), ""))
+    heads = ("arm", "round", "searched over", "trials", "updates", "samples", "median of all re-runs")
+    return Table("lineage", heads, tuple(rows), "Earlier studies that this one names in `rounds`, in their order.")
 
 
 def results(comparison: Comparison) -> Table:

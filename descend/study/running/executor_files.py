@@ -38,7 +38,7 @@ class ExecutorFiles:
         """
         file = self._file(kind)
         try:
-            return str(json.loads(file.read_text())["executor"])
+            return str(json.loads(file.read_text(encoding="utf-8"))["executor"])
         except FileNotFoundError:
             return None
         except DAMAGED_FILE as error:
@@ -50,7 +50,7 @@ class ExecutorFiles:
         own = file.with_name(f".{file.name}.{socket.gethostname()}.{os.getpid()}")
         with storage_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
-            own.write_text(json.dumps({"kind": kind, "executor": way}))
+            own.write_text(json.dumps({"kind": kind, "executor": way}), encoding="utf-8")
             try:
                 os.link(own, file)  # unlike a renaming it does not replace the choice of another process
             except FileExistsError:

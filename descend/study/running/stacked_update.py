@@ -65,7 +65,7 @@ def updates_of(trials: Sequence[Trial], modules: Sequence[nn.Module]) -> list[Up
     updates: list[Update] = []
     for together in zip(*each, strict=True):
         first = together[0]
-        if "noise" in first.rule.needs or first.rule.whole_tensor:
+        if not first.rule.needs.isdisjoint(("noise", "size")) or first.rule.whole_tensor:
             raise ConfigurationError(f"{type(first.rule).__name__} works on one tensor at a time")
         options = [{**OPTIONS, **share.options} for share in together]
         decay, lr_mult = (

@@ -61,7 +61,7 @@ def run_on_ranks(
 
 def _run(trial: Trial, setup: TrialSetup, folder: Path) -> Record:
     described, found, said = folder / "trial.json", folder / "record.json", folder / "error"
-    described.write_text(DescribedTrial.of(setup, trial).text())
+    described.write_text(DescribedTrial.of(setup, trial).text(), encoding="utf-8")
     program = ["-m", "descend.study.running.trial_ranks", str(described), str(found)]
     ranks = setup.needs.ranks
     environment = {**local.surroundings(ranks), "OMP_NUM_THREADS": str(setup.needs.cores)}
@@ -80,7 +80,7 @@ def _run(trial: Trial, setup: TrialSetup, folder: Path) -> Record:
                 process.kill()
                 process.wait()
     if found.is_file():
-        return Record.read(found.read_text())
+        return Record.read(found.read_text(encoding="utf-8"))
     if code == Stopped.exit_code:
         raise Stopped("the ranks of a trial were asked for an end; it is left")
     last = "; ".join(said.read_text(errors="replace").strip().splitlines()[-_SHOWN:])
@@ -98,7 +98,7 @@ def work_as_rank(described: Path, found: Path) -> None:
     """What each rank does: run the trial; rank zero writes its record."""
     import torch
 
-    asked, here = DescribedTrial.read(described.read_text()), detect()
+    asked, here = DescribedTrial.read(described.read_text(encoding="utf-8")), detect()
     study = asked.study()
     torch.set_num_threads(study.needs.cores)
     if study.needs.device == "cuda":

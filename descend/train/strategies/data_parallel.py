@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.runtime.dtensor import is_sharded
-from descend.train.memory import RemoteOutOfMemory, out_of_memory
+from descend.train.memory import RemoteOutOfMemory, out_of_memory, release
 from descend.train.nonfinite_report import diagnose_batch
 from descend.train.objective import Ratio
 from descend.train.strategies.base import Strategy, divide, divisor_of, start_backward, summed
@@ -109,6 +109,7 @@ class DataParallel(Strategy):
 
     def _report_out_of_memory(self, batch: Batch, error: BaseException) -> None:
         if self._run.micro_batch_size.adaptive:
+            release(error, self._run.communicator.device)
             self._all_reduce(batch, torch.zeros(2, dtype=torch.float64), short=error)
         elif not self.can_repeat_step:
             error.add_note(

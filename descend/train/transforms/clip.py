@@ -48,6 +48,8 @@ class Clip(GradientTransform):
         if self.value is self.norm is self.global_norm is None:
             return
         named = {name: p for name, p in self._strategy.local_parameters().items() if p.grad is not None}
+        if not named:
+            return  # which torch's functions take for an error
         if any(p.grad is not None and p.grad.is_sparse for p in named.values()):
             named = {name: _rows_of(p) for name, p in named.items()}
         parameters = list(named.values())
@@ -67,7 +69,7 @@ class Clip(GradientTransform):
         if self.norm is not None:
             for p, norm in zip(named.values(), self._strategy.gradient_norms(named), strict=True):
                 clip_grads_with_norm_([p], self.norm, norm)
-        if self.global_norm is not None and named:
+        if self.global_norm is not None:
             total = torch.linalg.vector_norm(torch.stack(self._strategy.gradient_norms(named)))
             clip_grads_with_norm_(list(named.values()), self.global_norm, total)
 

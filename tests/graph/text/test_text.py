@@ -87,3 +87,18 @@ def test_bytes_that_are_no_message_are_refused():
 def test_an_unknown_message_name_is_refused():
     with pytest.raises(TextError, match=r"no message 'Modell'; did you mean 'Model'\?"):
         text.parse("", message="Modell")
+
+
+@pytest.mark.parametrize(("name", "what"), [("README.md", "Markdown"), ("a.onnx", "an ONNX model"), ("s.toml", "TOML")])
+def test_a_file_of_another_kind_is_one_error_and_not_one_a_line(tmp_path, name, what):
+    (tmp_path / name).write_text("# words\n\nmore (words)\n")
+    with pytest.raises(TextError) as found:
+        text.read(tmp_path / name)
+    assert str(found.value).startswith(f"{tmp_path / name}: this is {what}")
+    assert len(found.value.problems) == 1
+
+
+def test_the_directory_of_a_run_is_named_as_such(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(TextError, match=r"a file of text was expected; it is of a run: .* --weights"):
+        text.read(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -83,3 +84,9 @@ def test_a_machine_without_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(nvrtc, "_candidates", lambda: ["libnvrtc-missing.so"])
     with pytest.raises(nvrtc.NvrtcError, match="pip install nvidia-cuda-nvrtc"):
         nvrtc.library.__wrapped__()
+
+
+def test_text_files_are_read_as_before() -> None:
+    before = locale.getencoding()
+    nvrtc.compile_cuda('extern "C" __global__ void kernel(float* x) { x[0] = 1; }', "sm_80")
+    assert locale.getencoding() == before

@@ -249,3 +249,85 @@ def test_buckets_in_memory_that_all_ranks_see_are_summed_without_messages(monkey
         for name, p in parameters(a=(2,), b=(3,), c=(4,)).items():
             torch.testing.assert_close(grads[name], 2 * p.detach() * 3 / 2.0)
     assert group.order == [[3, 1]] * 2  # the counts, and the number with which the ranks meet after the sums
+
+
+def test_a_bucket_is_full_at_the_size_that_was_asked_for():
+    weights = parameters(a=(2,), b=(3,), c=(3,))
+    assert [one.names for one in allocator(weights, 24).allocate(list(weights))] == [["c", "b"], ["a"]]
+    assert [one.names for one in allocator(weights, 12).allocate(list(weights))] == [["c"], ["b"], ["a"]]
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """What is asked of shared memory, in bytes. A host of eight cores, two ranks of two threads each."""
+    asked = []
+
+    def memory(process, size, say):
+        asked.append(size)
+        return [torch.zeros(size, dtype=torch.uint8) for _ in range(2)]
+
+    monkeypatch.setattr(buckets, "shared_memory", memory)
+    monkeypatch.setattr(buckets, "LEAST_SHARED_BYTES", 64)
+    monkeypatch.setattr(buckets, "distributed", type("Two", (), {"get_world_size": staticmethod(lambda: 2)}))
+    monkeypatch.setattr(buckets.torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(buckets, "cores", lambda: 8)
+    return asked
+
+
+def of_rank_zero(weights, communicator=None):
+    return BucketAllocator(weights, communicator or Communicator(0, 2), 1, pytest.fail)
+
+
+def test_memory_is_shared_from_a_size_on_and_asked_for_again_only_to_grow(shared):
+    weights = parameters(a=(2,), b=(16,), c=(16,))
+    one = of_rank_zero(weights)
+    for trained, sizes in [(["a", "b"], [128]), (["b"], [128]), (["a", "b"], [128]), (["a", "b", "c"], [128, 192])]:
+        found = one.allocate(trained)
+        assert shared == sizes
+        assert all(len(bucket.of_each) == 2 for bucket in found)
+    assert of_rank_zero(weights).allocate(["b"])[0].of_each  # 64 bytes are enough
+
+
+def test_too_few_bytes_are_not_shared_and_a_refusal_is_not_asked_about_again(shared, monkeypatch):
+    monkeypatch.setattr(buckets, "LEAST_SHARED_BYTES", 129)
+    weights = parameters(a=(2,), b=(16,))
+    assert all(not one.of_each for one in of_rank_zero(weights).allocate(["a", "b"]))
+    assert shared == []
+    monkeypatch.setattr(buckets, "LEAST_SHARED_BYTES", 1)
+    monkeypatch.setattr(buckets, "shared_memory", lambda process, size, say: shared.append(size) or [])
+    communicator = Communicator(0, 2)
+    one = of_rank_zero(weights, communicator)
+    assert all(not bucket.of_each for bucket in one.allocate(["a"]) + one.allocate(["a", "b"]))
+    assert shared == [64]
+    assert not communicator.status.awake
+
+
+@pytest.mark.parametrize(("cores", "awake"), [(8, True), (4, True), (3, False)])
+def test_ranks_stay_awake_where_each_thread_has_a_core(shared, monkeypatch, cores, awake):
+    monkeypatch.setattr(buckets, "cores", lambda: cores)
+    communicator = Communicator(0, 2)
+    of_rank_zero(parameters(a=(32,)), communicator).allocate(["a"])
+    assert communicator.status.awake is awake
+
+
+def test_gradients_that_no_hook_copied_are_sent_and_those_of_a_step_before_are_not(threads):
+    """Without `watch`, as where the last micro-batch is padding."""
+
+    def act(communicator):
+        weights = parameters(a=(2,), b=(3,))
+        reducer, found = GradientReducer(weights, communicator, 1), []
+        assert reducer.names == ["a", "b"]
+        for used in ({0: "ab", 1: ""}, {0: "b", 1: "a"}):
+            for p in weights.values():
+                p.grad = None
+            reducer.begin()
+            if used[communicator.rank]:
+                sum(2 * weights[name].sum() for name in used[communicator.rank]).backward()
+            reducer.send()
+            counts = communicator.all_reduce(reducer.counts())
+            reducer.wait()
+            reducer.scatter(counts)
+            found.append({name: p.grad.tolist() for name, p in weights.items()})
+        return found
+
+    assert on_ranks(2, act) == [[{"a": [2.0] * 2, "b": [2.0] * 3}] * 2] * 2

@@ -9,6 +9,7 @@ from thread_ranks import Group, on_ranks
 from torch import nn
 
 from descend.data import Batch
+from descend.runtime import Communicator
 from descend.train.strategies.buffers import BufferSynchronizer, RunningStatistics
 
 
@@ -149,3 +150,39 @@ def test_statistics_without_a_count_of_groups_follow_their_decay():
         return module.seen.tolist()
 
     assert on_ranks(2, act) == [pytest.approx([expected] * 2)] * 2
+
+
+def test_a_mean_over_all_groups_begins_with_the_first():
+    """Without groups before, what the buffers hold does not count."""
+
+    def module_of():
+        module = norm(None)
+        module[0].num_batches_tracked.zero_()
+        return module
+
+    draw = torch.Generator().manual_seed(2)
+    groups = [torch.randn(4, 2, generator=draw, dtype=torch.float64) for _ in range(3)]
+    alone = module_of()
+    for x in groups:
+        alone(x)
+
+    def act(communicator):
+        module, own = module_of(), groups[:1] if communicator.rank == 0 else groups[1:]
+        synchronizer = BufferSynchronizer(module, statistics(None, lambda batch: len(own)), communicator)
+        synchronizer.keep()
+        for x in own:
+            module(x)
+        synchronizer.settle(share(len(own)), others=False)
+        return module
+
+    for module in on_ranks(2, act):
+        for name, expected in alone.named_buffers():
+            torch.testing.assert_close(module.get_buffer(name), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_running_statistics_do_not_count_as_other_buffers():
+    module = norm(0.1)
+    synchronizer = BufferSynchronizer(module, statistics(0.1, lambda batch: 1), Communicator())
+    synchronizer.keep()
+    module(torch.ones(3, 2, dtype=torch.float64))
+    assert not synchronizer.others_changed()

@@ -6,11 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from thread_ranks import on_ranks
 from torch import nn
 
 import descend
 from descend.errors import ConfigurationError, Unsupported
-from descend.train.strategies.majority_vote import pack, unpack
+from descend.train.strategies.majority_vote import MajorityVote, MajorityVoting, pack, unpack
 
 
 @given(st.lists(st.sampled_from([-1, 0, 1]), max_size=300))
@@ -82,3 +83,82 @@ def test_a_sparse_gradient_is_refused():
             stop=descend.Epochs(1),
             gradient_compression="sign",
         )
+
+
+# Ranks that are threads
+
+
+def voting(communicator, momentum=0.0):
+    strategy = MajorityVoting(MajorityVote(momentum))
+    strategy._communicator = communicator
+    return strategy
+
+
+GIVEN = torch.tensor([[1.0, -2.0, 0.0, 3.0, 0.5], [4.0, -1.0, 0.0, -3.0, 0.0], [-1.0, -1.0, 1.0, 0.0, 0.0]])
+
+
+def test_the_majority_of_the_ranks_decides_and_a_tie_is_zero():
+    def act(communicator):
+        weights = {"a": nn.Parameter(torch.zeros(3)), "none": nn.Parameter(torch.zeros(2))}
+        weights["b"] = nn.Parameter(torch.zeros(1, 2, dtype=torch.float64))
+        weights["a"].grad = GIVEN[communicator.rank, :3].clone()
+        weights["b"].grad = GIVEN[communicator.rank, 3:].double().view(1, 2)
+        strategy = voting(communicator)
+        strategy._vote(weights)
+        return {name: p.grad for name, p in weights.items()}, strategy.sent_bytes
+
+    for grads, sent in on_ranks(3, act):
+        assert grads["a"].tolist() == [1, -1, 1]
+        assert grads["b"].tolist() == [[0, 1]]
+        assert grads["b"].dtype == torch.float64
+        assert grads["none"] is None
+        assert sent > 0
+
+
+def test_each_rank_votes_by_its_own_running_mean():
+    """m = 0.75 m + 0.25 g: after a large gradient a small one of the other sign does not turn the vote."""
+
+    def act(communicator):
+        p, votes = nn.Parameter(torch.zeros(2)), []
+        strategy = voting(communicator, momentum=0.75)
+        for gradient in ([4.0, 1.0], [-2.0, -4.0]):
+            p.grad = torch.tensor(gradient) * (1 if communicator.rank < 2 else -9)
+            strategy._vote({"w": p})
+            votes.append(p.grad.tolist())
+        return votes, strategy._momentum["w"].tolist(), strategy.sent_bytes
+
+    for rank, (votes, momentum, sent) in enumerate(on_ranks(3, act)):
+        assert votes == [[1, 1], [1, -1]]
+        assert momentum == pytest.approx([0.25 * x * (1 if rank < 2 else -9) for x in (0.75 * 4 - 2, 0.75 * 1 - 4)])
+        assert sent == 2  # a byte for two signs, twice
+
+
+def test_momenta_of_all_ranks_are_kept_and_each_takes_its_own_back():
+    def act(communicator):
+        rank, strategy = communicator.rank, voting(communicator, 0.5)
+        strategy._momentum = {"b": torch.full((2,), rank + 1.0), "a": torch.tensor([3.0 * rank])}
+        return {name: held.tolist() for name, held in strategy.own_state().items()}
+
+    kept, *others = on_ranks(3, act)
+    assert kept == {"a": [[0.0], [3.0], [6.0]], "b": [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]}
+    assert others == [{"a": [], "b": []}] * 2  # of the same names, without the values
+
+    state = {name: torch.tensor(held) for name, held in kept.items()}
+
+    def restore(communicator):
+        strategy = voting(communicator, 0.5)
+        strategy.load_own_state(state)
+        return {name: held.tolist() for name, held in strategy._momentum.items()}
+
+    assert on_ranks(3, restore) == [{"a": [3.0 * rank], "b": [rank + 1.0] * 2} for rank in range(3)]
+    assert on_ranks(2, restore) == [{"a": [3.0], "b": [2.0, 2.0]}] * 2  # of other ranks, the mean
+
+
+def test_without_momentum_nothing_is_kept():
+    strategy = voting(descend.runtime.Communicator())
+    p = nn.Parameter(torch.zeros(2))
+    p.grad = torch.tensor([-3.0, 0.0])
+    strategy._vote({"w": p})
+    assert p.grad.tolist() == [-1.0, 0.0]
+    assert strategy._momentum == {}
+    assert strategy.own_state() == {}

@@ -1,9 +1,11 @@
 """The chain of transforms: order, insertion, observers, and state by class."""
 
 import pytest
+import torch
 from toys import Regression, data, run_of
 
-from descend.train.transforms.base import GradientTransform, TransformChain, Withheld
+from descend.train.objective import Ratio, Totals
+from descend.train.transforms.base import Gradients, GradientTransform, TransformChain, Withheld
 
 
 class Named(GradientTransform):
@@ -75,3 +77,36 @@ def test_the_usual_chain_is_in_the_order_that_its_file_says():
     run = run_of(Regression(), data())
     assert [type(one).__name__ for one in run.transforms] == ["AfterBackward", "CheckFinite", "Clip"]
     assert Withheld("why").skipped
+
+
+def test_setup_and_begin_reach_every_transform_in_order():
+    heard = []
+
+    class Listening(Named):
+        def setup(self, run):
+            heard.append((self.name, "setup", run))
+
+        def begin(self):
+            heard.append((self.name, "begin"))
+
+    chain = TransformChain([Listening([], "a"), Listening([], "b")])
+    chain.setup("the run")
+    chain.begin()
+    assert heard == [("a", "setup", "the run"), ("b", "setup", "the run"), ("a", "begin"), ("b", "begin")]
+
+
+def test_the_base_changes_nothing_and_keeps_nothing():
+    plain = GradientTransform()
+    assert plain(None) is None
+    assert plain.state_dict() == {}
+    assert not plain.is_local
+
+
+def test_the_value_is_the_mean_and_the_view_is_of_this_step():
+    run = run_of(Regression(), data())
+    batch = next(iter(run.data["train"].epoch(0)))
+    gradients = Gradients(run, batch, Ratio(torch.tensor(6.0), 4.0), Totals(), 4.0)
+    assert float(gradients.value) == 1.5
+    assert gradients.divisor == 1.0
+    assert gradients.view is gradients.view
+    assert float(gradients.view.objective) == 1.5

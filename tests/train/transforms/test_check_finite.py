@@ -105,3 +105,102 @@ def test_a_loss_scale_that_can_be_lowered_is_to_blame_first():
 def test_an_unknown_policy_is_refused_with_the_nearest():
     with pytest.raises(ConfigurationError, match=r"on_nonfinite must be one of .*got 'skp'; did you mean 'skip'"):
         CheckFinite("skp")
+
+
+def gradients_of(run):
+    batch = next(iter(run.data["train"].epoch(0)))
+    return Gradients(run, batch, Ratio(torch.tensor(2.0), 1.0), Totals(), 1.0)
+
+
+def test_a_step_that_ends_the_run_leaves_no_gradient_behind():
+    """So that a caller who catches the error and goes on does not add to it."""
+    run = run_of(Regression(), data(), transforms=usual_transforms("stop"))
+    for p in run.parameters.values():
+        p.grad = torch.full_like(p, math.nan)
+    with pytest.raises(NumericalError):
+        run.transforms.one(CheckFinite)(gradients_of(run))
+    assert all(p.grad is None for p in run.parameters.values())
+
+
+def test_the_scale_is_kept_where_lowering_it_does_not_help():
+    class Fixed(Precision):
+        checks_for_overflow = True
+        kept = 0
+
+        def keep_scale(self):
+            self.kept += 1
+
+    precision = Fixed()
+    run, withheld = checked("skip", math.inf, precision)
+    assert (precision.kept, withheld.skipped, run.state.skipped_in_a_row) == (1, True, 1)
+
+
+def test_an_overflow_is_looked_for_where_the_precision_asks_though_the_policy_allows():
+    class Scaled(Precision):
+        checks_for_overflow = True
+
+        def lower_scale(self):
+            return True
+
+    _, withheld = checked("allow", math.inf, Scaled())
+    assert "the loss scale was too large" in withheld.reason
+
+
+def test_a_bad_gradient_of_another_rank_counts_on_this_one(monkeypatch):
+    run, _ = checked("skip", bad=1.0)
+    monkeypatch.setattr(run.strategy, "union", lambda names: [*names, "weight of rank 1"])
+    withheld = run.transforms.one(CheckFinite)(gradients_of(run))
+    assert withheld.reason == "the gradient of 'weight of rank 1' is not finite"
+
+
+@pytest.mark.parametrize("bad", [1.0, math.nan])
+@pytest.mark.parametrize("policy", ["skip", "allow"])
+def test_a_changed_gradient_is_looked_at_again(policy, bad):
+    """As after K-FAC, whose result is the same on all ranks."""
+    run, _ = checked(policy, bad=1.0)
+    withheld = run.transforms.one(CheckFinite).look_again(gradients_of(run), {"changed": parameter(0.0, bad)})
+    if policy == "allow" or bad == 1.0:
+        assert withheld is None
+    else:
+        assert withheld.reason == "the gradient of 'changed' is not finite"
+
+
+def test_opposite_infinities_of_large_gradients_are_found():
+    """Their sum over all is not finite either, and finite ones do not hide them."""
+    large = {str(i): parameter(0.0) for i in range(3)}
+    for i, p in enumerate(large.values()):
+        p.data = torch.zeros(300, 300)
+        p.grad = torch.full((300, 300), 1.0 + i)
+    large["1"].grad[0, 0], large["2"].grad[0, 0] = math.inf, -math.inf
+    assert nonfinite_parameters(large) == ["1", "2"]
+
+
+def test_gradients_elsewhere_than_on_a_cpu_are_looked_at():
+    class Elsewhere(torch.Tensor):
+        """Says that it lies on a device."""
+
+        is_cpu = False
+
+    def elsewhere(*values):
+        p = torch.zeros(len(values)).as_subclass(Elsewhere)
+        p.grad = torch.tensor(values).as_subclass(Elsewhere)
+        return p
+
+    named = {"good": elsewhere(1.0, 2.0), "bad": elsewhere(math.nan, 2.0), "here": parameter(1.0)}
+    assert nonfinite_parameters(named) == ["bad"]
+    assert nonfinite_parameters({"good": named["good"], "here": named["here"]}) == []
+
+
+def test_good_gradients_are_not_read_element_by_element(monkeypatch):
+    """That is for naming the bad ones, and takes twenty times as long."""
+    looked = []
+    isfinite = torch.isfinite
+    monkeypatch.setattr(torch, "isfinite", lambda tensor: looked.append(tensor.numel()) or isfinite(tensor))
+    large = torch.zeros(300, 300)
+    large.grad = torch.ones(300, 300)
+    good = {"small": parameter(1.0), "large": large}
+    for some in (good, {"small": good["small"]}, {"large": large}, {}):
+        assert nonfinite_parameters(some) == []
+    assert looked == []
+    assert nonfinite_parameters({**good, "bad": parameter(math.nan)}) == ["bad"]
+    assert len(looked) == 3

@@ -60,3 +60,36 @@ def test_norms_of_shards_come_from_the_strategy():
 def test_what_is_no_bound_is_refused(bound):
     with pytest.raises(ConfigurationError, match="clip_global_norm must be a number above 0"):
         Clip(global_norm=bound)
+
+
+class Shards(Strategy):
+    """As though another rank had shards of the same norms."""
+
+    is_sharded = True
+
+    def gradient_norms(self, parameters):
+        return [p.grad.norm() * 2**0.5 for p in parameters.values()]
+
+
+def test_the_norm_of_all_shards_is_over_all_ranks():
+    total = 2**0.5 * torch.linalg.vector_norm(torch.cat([g.reshape(-1) for g in G]))
+    for found, g in zip(clipped(Clip(global_norm=0.5), G, Shards()), G, strict=True):
+        torch.testing.assert_close(found, g * 0.5 / total, rtol=1e-5, atol=0)
+    assert all(torch.equal(a, b) for a, b in zip(clipped(Clip(global_norm=100.0), G, Shards()), G, strict=True))
+
+
+def test_dense_gradients_beside_a_sparse_one_are_bounded_too():
+    rows = torch.sparse_coo_tensor([[1]], torch.tensor([[6.0, 8.0]]), (3, 2))
+    sparse, dense = clipped(Clip(norm=1.0), [rows, G[0]])
+    torch.testing.assert_close(sparse[1], torch.tensor([0.6, 0.8]), rtol=1e-5, atol=0)
+    torch.testing.assert_close(dense, G[0] / 5, rtol=1e-5, atol=0)
+
+
+def test_parameters_without_a_gradient_take_no_part():
+    run = run_of(Regression(), data())
+    run.strategy = Shards()
+    run.strategy.parameters = {"unused": torch.nn.Parameter(torch.ones(2))}
+    clip = Clip(value=1.0, norm=1.0, global_norm=1.0)
+    clip.setup(run)
+    assert clip(None) is None
+    assert run.strategy.parameters["unused"].grad is None

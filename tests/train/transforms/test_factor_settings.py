@@ -5,6 +5,7 @@ import math
 import pytest
 
 from descend.errors import ConfigurationError
+from descend.leniency import lenient
 from descend.train.transforms.factor_settings import Damping, FactorSettings, UpdateInterval, as_text
 
 
@@ -79,3 +80,27 @@ def test_all_problems_are_reported_at_once():
 
 def test_intervals_may_rise_and_the_bound_may_be_infinite():
     assert FactorSettings(update_intervals="1 10", gradient_bound=math.inf).gradient_bound == math.inf
+
+
+def test_defaults_are_those_of_the_page():
+    """Files that set nothing count on these."""
+    settings = FactorSettings()
+    assert settings.dampings() == (Damping(0.03, 0.03, 100),) * 2
+    assert settings.interval() == UpdateInterval(1, 1, 1)
+    assert (settings.kronecker_decay, settings.compute_interval) == (0.99, 1)
+    assert (settings.learning_rate_factor, settings.gradient_bound) == (1.0, 0.001)
+    switches = ("use_pi", "use_eigen_decomposition", "print_time", "print_matrix", "print_matrix_summary")
+    assert not any(getattr(settings, name) for name in switches)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_zero_of_lbann_s_files_is_the_default_where_its_driver_allows_it():
+    with lenient():
+        settings = FactorSettings(kronecker_decay=0.0, damping_warmup_steps=0)
+        assert FactorSettings(kronecker_decay=0.5, damping_warmup_steps=3).damping_warmup_steps == 3
+    assert (settings.kronecker_decay, settings.damping_warmup_steps) == (0.99, 100)
+
+
+def test_a_damping_of_zero_is_refused():
+    with pytest.raises(ConfigurationError, match=r"damping_act is '0\.0'; expected one or two numbers above 0"):
+        FactorSettings(damping_act=0.0)

@@ -421,3 +421,36 @@ def test_matrices_and_times_are_printed_on_request(capsys):
     out = capsys.readouterr().out
     assert "K-FAC: step 1: A of 0.weight: 6 x 6, from" in out
     assert "seconds for factors, inverses and products" in out
+
+
+def test_limits_are_those_of_the_steps_inside():
+    stop = descend.Steps(7)
+    inner = descend.BatchedIterativeOptimizer(epoch_count=3)
+    kfac = descend.KFAC(first_order_optimizer=inner)
+    assert kfac.epochs(9) == inner.epochs(9) == 3
+    assert kfac.criterion() == inner.criterion()
+    assert kfac.criterion() is not None
+    limited = descend.KFAC().until(stop)
+    assert limited.stop == stop
+    assert limited.first_order_optimizer.name == "K-FAC"  # the name that logs have
+
+
+def test_fields_of_the_text_and_back():
+    inner = descend.BatchedIterativeOptimizer(epoch_count=3)
+    kfac = descend.KFAC(first_order_optimizer=inner, damping_bn_act=(0.1, 0.01), damping_act="1e-2", use_pi=True)
+    fields = kfac.to_fields()
+    assert "first_order_optimizer" not in fields
+    assert (fields["damping_bn_act"], fields["use_pi"]) == ("0.1 0.01", True)
+    unset = ("enable_copy_errors", "enable_copy_activations", "learning_rate_factor_gru")
+    assert not any(fields[name] for name in (*unset, "distribute_precondition_compute"))
+    steps = fields["sgd"].to_fields()
+    assert "name" in inner.to_fields()
+    assert steps == {name: value for name, value in inner.to_fields().items() if name != "name"}
+    assert descend.KFAC.from_fields({**fields, "sgd": inner}) == kfac
+    assert descend.KFAC.from_fields({"kronecker_decay": 0.0, "damping_act": ""}) == descend.KFAC()
+
+
+def test_settings_without_effect_are_those_that_are_set():
+    assert descend.KFAC().without_effect() == []
+    named = descend.KFAC(damping_bn_err=0.1, learning_rate_factor_gru=2.0).without_effect()
+    assert [line.split()[1] for line in named] == ["damping_bn_err", "learning_rate_factor_gru"]

@@ -1,0 +1,347 @@
+"""Rules with means over rows and columns, such as Adafactor: all their tensors in one call of a compiled kernel.
+
+Parameters, gradients and state stay where they are; the kernel takes their addresses. Without a kernel NumPy computes
+the same text, tensor after tensor, with sums in the order of the kernel's (compiler/matrix.h), so both get the same
+bits. What this cannot take (other devices, texts that are more than means and arithmetic) gets the reference update.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from descend.optim.compiler.codegen_matrix import MatrixPlan, plan
+from descend.optim.compiler.interpreter import NUMPY
+from descend.optim.compiler.layout import BLOCK
+from descend.optim.compiler.native import MatrixCompileJob, MatrixLaunch
+from descend.optim.compiler.partition import carry_out, numbers
+from descend.optim.compiler.trace import STATE, Ref, Trace, Untraceable, trace_matrices
+from descend.optim.engine.parameter_checks import PLAIN_TYPES
+from descend.optim.engine.step_inputs import LOW_PRECISION, is_sparse, named_entries, template
+from descend.optim.rules.base import MEANS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from descend.optim.engine.settings import GroupSettings
+    from descend.optim.engine.step_inputs import TensorUpdate
+
+__all__ = ["TILE", "MatrixBatch", "MatrixUpdates", "step_matrices"]
+
+TILE = 64  # rows whose values are summed before tiles are, as in compiler/matrix.h
+
+
+@functools.lru_cache(maxsize=1024)
+def _trace(settings: GroupSettings, dtype: torch.dtype, dims: int) -> Trace | None:
+    """The text of an update, or None where there is none; dims above 2 are as 2."""
+    low = dtype in LOW_PRECISION
+    try:
+        found = trace_matrices(settings, torch.float32 if low else dtype, low, dims)
+        plan(found)
+    except Untraceable:
+        return None
+    return found
+
+
+def _trace_of(settings: GroupSettings, dtype: torch.dtype, dims: int) -> Trace | None:
+    """The text of the updates of a group, or None where they get the reference update."""
+    if settings.rule.needs.isdisjoint(MEANS):
+        return None
+    # No text depends on the rate; the presence of decay is part of it.
+    return _trace(replace(settings, lr=1.0, decay=float(settings.decay != 0.0), scaled=True), dtype, min(dims, 3))
+
+
+def _can_be_held(task: TensorUpdate) -> bool:
+    """Whether weights and gradient are plain memory of this machine."""
+    p = task.param
+    plain = type(p) in PLAIN_TYPES and p.device.type == "cpu" and p.layout is torch.strided
+    return plain and p.numel() > 0 and not is_sparse(task.gradient)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixBatch:
+    """Updates with one text and precision.
+
+    Attributes:
+        trace: The text of the first; the others differ in constants alone.
+        tasks: The updates.
+        traces: The text of each.
+    """
+
+    trace: Trace
+    tasks: list[TensorUpdate]
+    traces: list[Trace]
+
+    @functools.cached_property
+    def job(self) -> MatrixCompileJob:
+        """Of their kernel."""
+        dtype = self.tasks[0].param.dtype
+        low = dtype in LOW_PRECISION
+        wide = torch.float32 if low else dtype
+        names = [str(x).removeprefix("torch.") for x in (wide, dtype)]
+        return _job(self.trace.structure, names[0], names[1] if low else None)
+
+    def numbers(self) -> dict[int, Any]:
+        """The numbers that no norm is needed for: a float where all tensors agree, else (tensors,) in float64."""
+        tasks = self.tasks
+        named = {
+            "t": [task.count + 1.0 for task in tasks],
+            "lr": [task.settings.lr for task in tasks],
+            "decay": [task.settings.decay for task in tasks],
+            "scaled": [float(task.settings.scaled) for task in tasks],
+            "size": [float(task.param.numel()) for task in tasks],
+        }
+        known = {at: _together(named[name]) for at, name in self.trace.given}
+        for at, i in self.trace.constants:
+            known[at] = _together([trace.literals[i] for trace in self.traces])
+        numbers(self.trace, known, 0)
+        return known
+
+
+@functools.lru_cache(maxsize=256)
+def _job(structure: str, dtype: str, low: str | None) -> MatrixCompileJob:
+    return MatrixCompileJob(structure, dtype, low)  # whose key takes a millisecond to compute
+
+
+def _together(values: list[float]) -> Any:
+    if all(value == values[0] for value in values):
+        return values[0]
+    return torch.tensor(values, dtype=torch.float64, device="cpu")
+
+
+@dataclass
+class MatrixUpdates:
+    """The batches of a step.
+
+    Attributes:
+        batches: What kernels can update, or NumPy in their place.
+        others: What gets the reference update.
+    """
+
+    batches: list[MatrixBatch] = field(default_factory=list["MatrixBatch"])
+    others: list[TensorUpdate] = field(default_factory=list["TensorUpdate"])
+
+    @staticmethod
+    def of(tasks: Sequence[TensorUpdate]) -> MatrixUpdates:
+        """Sort updates by text and precision."""
+        found = MatrixUpdates()
+        batches: dict[tuple[str, torch.dtype], MatrixBatch] = {}
+        traces: dict[tuple[int, torch.dtype, int], Trace | None] = {}  # by group, precision and dimensions
+        for task in tasks:
+            key = (task.group, task.param.dtype, task.param.ndim)
+            if key not in traces:
+                traces[key] = _trace_of(task.settings, task.param.dtype, task.param.ndim)
+            trace = traces[key]
+            if trace is None or not _can_be_held(task):
+                found.others.append(task)
+                continue
+            batch = batches.setdefault((trace.structure, task.param.dtype), MatrixBatch(trace, [], []))
+            batch.tasks.append(task)
+            batch.traces.append(trace)
+        found.batches = list(batches.values())
+        return found
+
+
+@torch.no_grad()
+def step_matrices(batch: MatrixBatch, library: ctypes.CDLL | None) -> None:
+    """Update the tensors of a batch, by a kernel or by NumPy."""
+    made, known = plan(batch.trace), batch.numbers()
+    held = [_Held.of(task, made.buffers) for task in batch.tasks]
+    if library is not None:
+        _call(library, made, held, known)
+    else:
+        for i, one in enumerate(held):
+            mine = {at: float(x[i]) if isinstance(x, Tensor) and x.ndim else x for at, x in known.items()}
+            _Evaluation(made, one, mine).run()
+    for one in held:
+        one.put_back()
+    increment_version([task.param for task in batch.tasks])
+    for task in batch.tasks:
+        task.entry["step"] += 1
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """The memory of one update.
+
+    Attributes:
+        shape: Matrices, rows and columns.
+        tensors: By the name of their buffer, contiguous.
+        origins: Of those that are copies, what they are copies of.
+    """
+
+    shape: tuple[int, int, int]
+    tensors: dict[str, Tensor]
+    origins: dict[str, Tensor]
+
+    @staticmethod
+    def of(task: TensorUpdate, names: Sequence[str]) -> _Held:
+        p = task.param.detach()
+        weights = {"w": p, "p": task.entry["master"]} if "master" in task.entry else {"p": p}
+        entries = {STATE + name: task.entry[name] for name in named_entries(template(task.settings.rule, p))}
+        own = weights | entries
+        tensors = {name: x.contiguous() for name, x in own.items() if name in names}
+        tensors["g"] = task.gradient.detach().resolve_neg().to(p.dtype).contiguous()
+        shape = (1, 1, p.numel()) if p.ndim < 2 else (p[..., 0, 0].numel(), p.shape[-2], p.shape[-1])
+        return _Held(
+            shape, tensors, {name: own[name] for name, x in tensors.items() if name != "g" and x is not own[name]}
+        )
+
+    def put_back(self) -> None:
+        """Copy new values to where they belong."""
+        for name, origin in self.origins.items():
+            origin.copy_(self.tensors[name])
+
+
+def _call(library: ctypes.CDLL, made: MatrixPlan, held: list[_Held], known: Mapping[int, Any]) -> None:
+    """Make the one call of a kernel."""
+    shapes = np.array([one.shape for one in held], dtype=np.int64).T.copy()
+    empty = torch.empty(0)
+    addresses = [[one.tensors.get(name, empty).data_ptr() for one in held] for name in made.buffers]
+    address = np.array(addresses, dtype=np.int64)
+    given = [known[at] for at in made.given]
+    each = any(isinstance(x, Tensor) and x.ndim for x in given)
+    table = np.zeros((max(1, len(given)), len(held) if each else 1))
+    for row, x in zip(table, given, strict=False):
+        row[:] = x
+    launch = MatrixLaunch(
+        len(held),
+        torch.get_num_threads(),
+        *(x.ctypes.data for x in (*shapes, address, table)),
+        table.shape[1],
+        int(each),
+    )
+    library.size.restype = ctypes.c_int64
+    memory = torch.empty(library.size(ctypes.byref(launch)) + 64, dtype=torch.uint8)
+    launch.memory = -(-memory.data_ptr() // 64) * 64
+    library.call(ctypes.byref(launch))
+
+
+class _Evaluation:
+    """One update by NumPy, operation after operation, each with the bits of the kernel."""
+
+    def __init__(self, made: MatrixPlan, held: _Held, known: dict[int, Any]) -> None:
+        self.made, self.ops, self.held, self.known = made, made.text.ops, held, known
+        wide = held.tensors["p"]
+        self.casts = {"widen": wide.dtype, "narrow": held.tensors.get("w", wide).dtype}
+        self.dtype: Any = wide.numpy().dtype
+        b, n, m = held.shape
+        self.shapes = {"element": (b, n, m), "row": (b, n, 1), "column": (b, 1, m), "matrix": (b, 1, 1)}
+        self.values: dict[int, Any] = {}
+
+    def run(self) -> None:
+        """Compute all values, then write the new ones."""
+        ops = self.ops
+        with np.errstate(all="ignore"):
+            for stage in range(self.made.last + 1):
+                here = [at for at in self.made.live if ops[at].stage == stage]
+                for at in here:
+                    if ops[at].kind == "number" and ops[at].name in ("norm", "total"):
+                        self.known[at] = self._reduced(at)
+                if stage:
+                    numbers(self.made.text, self.known, stage)
+                for at in here:
+                    if ops[at].kind != "number":
+                        self.values[at] = self._value(at)
+        for name, at in {**self.made.writes, **self.made.kept}.items():
+            new = self.values[at]
+            new = torch.from_numpy(new) if isinstance(new, np.ndarray) else new
+            self.held.tensors[name].copy_(new.view_as(self.held.tensors[name]))
+
+    def _value(self, at: int) -> Any:
+        op = self.ops[at]
+        if op.name == "input":
+            x = self.held.tensors[str(op.args[0])].view(self.shapes[op.kind])
+            return x if x.dtype in LOW_PRECISION else x.numpy()
+        if op.name in MEANS:
+            return self._reduced(at)
+        args = [self._argument(x) for x in op.args]
+        if op.name in NUMPY and not any(isinstance(x, Tensor) for x in args):
+            named = {key: self._argument(x) for key, x in op.kwargs}
+            room = np.empty(self.shapes[op.kind], dtype=bool if op.boolean else self.dtype)
+            return NUMPY[op.name](*args, **named, out=room)
+        known = {ref: self._tensor(ref) for ref in op.refs}
+        value = carry_out(op, known, self.casts)
+        return value if value.dtype in LOW_PRECISION else value.numpy()
+
+    def _argument(self, x: Any) -> Any:
+        if not isinstance(x, Ref):
+            return x
+        if self.ops[x.at].kind != "number":
+            return self.values[x.at]
+        return bool(self.known[x.at]) if self.ops[x.at].boolean else self.dtype.type(self.known[x.at])
+
+    def _tensor(self, at: int) -> Tensor:
+        value = self._argument(Ref(at))
+        return value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
+
+    def _reduced(self, at: int) -> Any:
+        """A mean, a norm or a total."""
+        op = self.ops[at]
+        source = self.ops[op.refs[0]].kind
+        x: NDArray[Any] = self.values[op.refs[0]]
+        if source != "element":  # of one value a row, or one a column
+            axis = 1 if source == "row" else 2
+            return self._narrow(_last(x.astype(np.float64), axis) / x.shape[axis])
+        if op.name == "row_mean":
+            return self._narrow((_row_sums(x) / x.shape[2])[..., None])
+        if op.name == "column_mean":
+            return self._narrow(_last(_tile_sums(x).astype(np.float64), 1) / x.shape[1])
+        rows = _row_sums(x * x if op.name == "norm" else x)
+        tiles = _padded(rows, 1).reshape(rows.shape[0], -1, TILE)
+        total = float(_last(_last(tiles, 2).reshape(-1), 0)[0])
+        return float(np.sqrt(total)) if op.name == "norm" else total
+
+    def _narrow(self, x: NDArray[Any]) -> NDArray[Any]:
+        return x.astype(self.dtype)
+
+
+def _last(x: NDArray[Any], axis: int) -> NDArray[Any]:
+    """The sum along an axis, one after the other, which stays with length 1."""
+    return np.take(np.add.accumulate(x, axis=axis), [-1], axis=axis)
+
+
+def _padded(x: NDArray[Any], axis: int) -> NDArray[Any]:
+    """x with zeros after it, to a multiple of `TILE`."""
+    room = [(0, -x.shape[i] % TILE if i == axis else 0) for i in range(x.ndim)]
+    return np.pad(x, room)
+
+
+def _row_sums(x: NDArray[Any]) -> NDArray[Any]:
+    """Sums over rows in float64, (matrices, rows): whole blocks by `fold` of kernel.h, then the rest."""
+    b, n, m = x.shape
+    whole = m - m % BLOCK
+    lanes = x[..., :whole].reshape(b, n, -1, BLOCK // 16, 16)
+    sums = lanes[..., 0, :] + lanes[..., 1, :]
+    for i in range(2, BLOCK // 16):
+        sums += lanes[..., i, :]
+    half = 8
+    while half:
+        sums = sums[..., :half] + sums[..., half:]
+        half //= 2
+    found = np.zeros((b, n)) if not whole else _last(sums[..., 0].astype(np.float64), 2)[..., 0]
+    if whole == m:
+        return found
+    rest = np.zeros((b, n), dtype=x.dtype)
+    for j in range(whole, m):
+        rest += x[..., j]
+    return found + rest
+
+
+def _tile_sums(x: NDArray[Any]) -> NDArray[Any]:
+    """Sums over the columns of each tile: (matrices, tiles, columns)."""
+    b, n, m = x.shape
+    sums = np.zeros((b, -(-n // TILE), m), dtype=x.dtype)
+    for i in range(min(n, TILE)):
+        rows = x[:, i::TILE]
+        sums[:, : rows.shape[1]] += rows
+    return sums

@@ -1,0 +1,180 @@
+"""Rules with means over rows and columns: kernels, NumPy and the reference update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import descend.optim
+from descend.optim.compiler import cache
+from descend.optim.engine.matrices import TILE, MatrixUpdates
+from descend.optim.rules import Muon
+from descend.optim.rules.base import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+compiles = pytest.mark.skipif(cache.compiler() is None, reason="no C++ compiler")
+
+# Less than a tile and more than two, one row, one column, several matrices, and enough for several threads.
+SHAPES = [(), (3,), (7000,), (130, 200), (8, 4, 3, 3), (90, 1), (1, 90), (TILE, TILE + 1), (3, 2, 70, 130), (400, 600)]
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def trained(rule: Rule, runner: str, dtype: torch.dtype = torch.float32, steps: int = 3) -> list[Tensor]:
+    random = torch.Generator().manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(shape, generator=random).to(dtype)) for shape in SHAPES]
+    params.append(torch.nn.Parameter(torch.randn(40, 30, generator=random).to(dtype).t()))
+    ours = descend.optim.Optimizer(params, rule, lr=0.1, weight_decay=0.1, runner=runner)
+    for step in range(steps):
+        for i, p in enumerate(params):
+            g = torch.randn(p.shape, generator=random).to(dtype)
+            p.grad = None if (i + step) % 4 == 0 else g.t().contiguous().t() if g.ndim == 2 and step == 1 else g
+        ours.step()
+    assert ours.is_compiled == (runner == "compiled")
+    state = [x for p in params for name, x in sorted(ours.state[p].items()) if name != "step"]
+    assert [int(ours.state[p]["step"]) for p in params] == [
+        sum((i + step) % 4 != 0 for step in range(steps)) for i in range(len(params))
+    ]
+    return [p.detach().clone() for p in params] + [x.clone() for x in state]
+
+
+class Scaled(NamedTuple):
+    m: Tensor  # shaped like p
+    row: Tensor
+    each: Tensor  # one number a matrix
+
+
+@dataclass(frozen=True)
+class Centered(Rule):
+    """A rule of one's own: the gradient without its row and column means, over a norm, with two numbers a matrix."""
+
+    beta: float = 0.9
+
+    def init(self, p: Tensor) -> Scaled:
+        row = p.new_zeros((*p.shape[:-1], 1)) if p.ndim > 1 else torch.zeros_like(p)
+        each = p.new_zeros((*p.shape[:-2], 1, 1)) if p.ndim > 1 else torch.zeros_like(p)
+        return Scaled(torch.zeros_like(p), row, each)
+
+    def direction(
+        self,
+        g: Tensor,
+        p: Tensor,
+        s: Scaled,
+        size: Tensor,
+        norm: Callable[[Tensor], Tensor],
+        total: Callable[[Tensor], Tensor],
+        row_mean: Callable[[Tensor], Tensor],
+        column_mean: Callable[[Tensor], Tensor],
+    ) -> tuple[Tensor, Scaled]:
+        row = self.beta * s.row + (1 - self.beta) * row_mean(g)
+        each = column_mean(row)
+        centered = g - row - column_mean(g) + torch.where(each > 0, each, s.each)
+        m = self.beta * s.m + centered
+        d = m / (norm(m) + 1e-3) + 0.01 * row_mean(column_mean(p)) + total(p) / size
+        return d, Scaled(m, row, each)
+
+
+@compiles
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_kernels_have_the_bits_of_numpy_for_any_number_of_threads(dtype: torch.dtype, threads: None) -> None:
+    expected = trained(descend.optim.rules.Adafactor(), "blocks", dtype)
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        found = trained(descend.optim.rules.Adafactor(), "compiled", dtype)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("runner", ["blocks", pytest.param("compiled", marks=compiles)])
+def test_runners_agree_with_the_reference_update(runner: str) -> None:
+    torch.testing.assert_close(
+        trained(descend.optim.rules.Adafactor(), runner, torch.float64),
+        trained(descend.optim.rules.Adafactor(), "plain", torch.float64),
+        rtol=1e-12,
+        atol=1e-14,
+    )
+
+
+def matrices(rule: Rule, runner: str) -> list[Tensor]:
+    random = torch.Generator().manual_seed(0)
+    shapes = [(130, 200), (5, 70, 3), (2, 3, 4, 65), (400, 600)]
+    params = [torch.nn.Parameter(torch.randn(s, generator=random, dtype=torch.float64)) for s in shapes]
+    ours = descend.optim.Optimizer(params, rule, lr=0.1, runner=runner)
+    for _ in range(3):
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=random, dtype=torch.float64)
+        ours.step()
+    assert ours.is_compiled == (runner == "compiled")
+    return [p.detach().clone() for p in params] + [ours.state[p]["each"] for p in params]
+
+
+@compiles
+def test_a_rule_of_ones_own_is_compiled(threads: None) -> None:
+    torch.set_num_threads(2)
+    plain, blocks, compiled = (matrices(Centered(), runner) for runner in ("plain", "blocks", "compiled"))
+    torch.testing.assert_close(compiled, plain, rtol=1e-11, atol=1e-13)
+    assert all(torch.equal(a, b) for a, b in zip(blocks, compiled, strict=True))
+
+
+@pytest.mark.parametrize("runner", ["plain", "blocks"])
+def test_a_vector_has_no_rows(runner: str) -> None:
+    """What asks for means of vectors is not traced; its text then fails as torch does."""
+    p = torch.nn.Parameter(torch.ones(5))
+    p.grad = torch.ones(5)
+    with pytest.raises((IndexError, RuntimeError)):
+        descend.optim.Optimizer([p], Centered(), lr=0.1, runner=runner).step()
+
+
+def test_a_step_of_adafactor_is_that_of_its_equations() -> None:
+    random = np.random.default_rng(0)
+    w, g = random.normal(size=(200, 130)), random.normal(size=(200, 130))
+    p = torch.nn.Parameter(torch.tensor(w))
+    p.grad = torch.tensor(g)
+    descend.optim.Adafactor([p], lr=0.5, weight_decay=0.0, runner="blocks").step()
+    V = (g**2).mean(1, keepdims=True) * (g**2).mean(0) / (g**2).mean()
+    u = g / np.sqrt(V)
+    expected = w - np.sqrt((w**2).mean()) * 0.5 * u / max(1.0, np.sqrt((u**2).mean()))
+    np.testing.assert_allclose(p.detach().numpy(), expected, rtol=1e-12)
+
+
+def test_groups_with_other_constants_share_a_kernel() -> None:
+    params = [torch.nn.Parameter(torch.ones(4, 3)) for _ in range(2)]
+    for p in params:
+        p.grad = torch.ones_like(p)
+    groups = [{"params": [params[0]], "d": 1.0}, {"params": [params[1]], "d": 0.5, "lr": 0.02}]
+    ours, alone = descend.optim.Adafactor(groups, runner="blocks"), []
+    ours.step()
+    for options in ({"d": 1.0}, {"d": 0.5, "lr": 0.02}):
+        alone.append(torch.nn.Parameter(torch.ones(4, 3)))
+        alone[-1].grad = torch.ones(4, 3)
+        descend.optim.Adafactor([alone[-1]], runner="blocks", **options).step()
+    assert all(torch.equal(a, b) for a, b in zip(params, alone, strict=True))
+
+
+def test_rules_without_such_means_are_left_to_others() -> None:
+    p = torch.nn.Parameter(torch.ones(4, 3))
+    p.grad = torch.ones_like(p)
+    ours = descend.optim.Optimizer([p], Muon(), lr=0.1)
+    ours.step()
+    assert not ours.is_compiled
+    assert MatrixUpdates.of([]).batches == []
+
+
+def test_a_graph_over_the_old_weights_is_an_error() -> None:
+    p = torch.nn.Parameter(torch.ones(4, 3))
+    y = (p * p).sum()
+    p.grad = torch.ones_like(p)
+    descend.optim.Adafactor([p], runner="blocks").step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()

@@ -1,0 +1,109 @@
+"""The order of what is launched to bring a batch to a GPU, recorded on a pretended one; nothing waits on the host."""
+
+import contextlib
+
+import pytest
+import torch
+
+from descend.runtime import gpu_copies
+from descend.runtime.communicator import Communicator
+
+
+class Pretended:
+    """Streams, events and tensors of a GPU that note what is asked of them."""
+
+    def __init__(self, log, name):
+        self.log, self.name, self.done = log, name, False
+
+    def record(self, stream):
+        self.log.append(f"record in {stream.name}")
+
+    def wait_event(self, event):
+        self.log.append(f"{self.name} waits for {event.name}")
+
+    def query(self):
+        return self.done
+
+
+class Host:
+    """A tensor of the host."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, log, pinned=False):
+        self.log, self.pinned = log, pinned
+
+    def is_pinned(self):
+        return self.pinned
+
+    def pin_memory(self):
+        self.log.append("pin")
+        return Host(self.log, True)
+
+    def to(self, device, non_blocking):
+        assert self.pinned
+        assert non_blocking
+        self.log.append("copy")
+        return self
+
+    def record_stream(self, stream):
+        self.log.append(f"keep for {stream.name}")
+
+
+@pytest.fixture
+def log(monkeypatch):
+    seen = []
+    events = []
+
+    def event():
+        events.append(Pretended(seen, f"event {len(events)}"))
+        return events[-1]
+
+    @contextlib.contextmanager
+    def within(stream):
+        seen.append(f"in {stream.name}")
+        yield
+        seen.append("out")
+
+    copies, compute = Pretended(seen, "copies"), Pretended(seen, "compute")
+    monkeypatch.setattr(gpu_copies, "_stream", lambda device: copies)
+    monkeypatch.setattr(gpu_copies, "_sent", type(gpu_copies._sent)())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: compute)
+    monkeypatch.setattr(torch.cuda, "stream", within)
+    monkeypatch.setattr(torch.cuda, "Event", event)
+    return seen, events
+
+
+def test_a_batch_is_copied_beside_the_step_and_the_next_launches_wait(log):
+    seen, _ = log
+    gpu_copies.send_to_gpu(Host(seen), torch.device("cuda:0"))
+    assert seen == [
+        "pin",
+        "in copies",
+        "copy",
+        "record in copies",
+        "out",
+        "compute waits for event 0",
+        "keep for compute",
+    ]
+
+
+def test_page_locked_memory_is_kept_until_its_copy_is_done(log):
+    seen, events = log
+    for _ in range(3):
+        gpu_copies.send_to_gpu(Host(seen), torch.device("cuda:0"))
+    assert len(gpu_copies._sent) == 3
+    events[0].done = events[1].done = True
+    gpu_copies.send_to_gpu(Host(seen, pinned=True), torch.device("cuda:0"))
+    assert len(gpu_copies._sent) == 2
+    assert seen.count("pin") == 3
+
+
+def test_the_run_sends_batches_so(log, monkeypatch):
+    seen, _ = log
+    x = torch.zeros(2)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: True)
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, device, non_blocking: seen.append("copy") or self)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
+    assert Communicator(device=torch.device("cuda:0")).to_device(x) is x
+    assert seen == ["in copies", "copy", "record in copies", "out", "compute waits for event 0"]

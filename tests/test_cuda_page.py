@@ -1,0 +1,67 @@
+"""The page that `make cuda` writes, from a report as pytest writes it."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+TOOL = Path(__file__).parents[1] / "tools" / "cuda_page.py"
+REPORT = """<testsuites><testsuite>
+<testcase name="test_01_host"/>
+<testcase name="test_03_runners_agree[Adam]"/>
+<testcase name="test_03_runners_agree[LAMB]"><failure message="AssertionError: plain of LAMB&#10;more"/></testcase>
+<testcase name="test_05_graph"><error message="CUDA error"/></testcase>
+<testcase name="test_08_waits"><skipped/></testcase>
+</testsuite></testsuites>"""
+
+
+@pytest.fixture
+def tool():
+    spec = importlib.util.spec_from_file_location("cuda_page", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_failed_is_named_and_the_rest_counted(tool, tmp_path):
+    report = tmp_path / "checks.xml"
+    report.write_text(REPORT)
+    lines = tool._counted(tool._outcomes(report))
+    assert lines == [
+        "- 01_host: 1 of 1 ok",
+        "- 03_runners_agree: 1 of 2 ok",
+        "  - `03_runners_agree[LAMB]`: AssertionError: plain of LAMB",
+        "- 05_graph: 0 of 1 ok",
+        "  - `05_graph`: CUDA error",
+        "- 08_waits: 0 of 1 ok",
+        "  - `08_waits`: skipped",
+    ]
+    assert tool._outcomes(tmp_path / "missing.xml") == []
+
+
+def test_the_page_names_the_device_and_no_line_is_too_long(tool):
+    page = tool._page([("device", "H200"), ("step", "x" * 200)], [("01_host", "ok")], "row " * 100, ["- stopped"])
+    assert "# Speed on H200" in page
+    assert "- stopped" in page
+    assert max(map(len, page.splitlines())) <= 100
+
+
+def test_a_command_that_takes_too_long_is_stopped_and_what_it_said_kept(tool):
+    code, said = tool._run([sys.executable, "-c", "print('begun'); import time; time.sleep(60)"], 3)
+    assert code == 124
+    assert said.startswith("begun")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_written(tmp_path):
+    page = tmp_path / "page.md"
+    command = [sys.executable, str(TOOL), "--page", str(page)]
+    done = subprocess.run(command, text=True, capture_output=True, check=False, timeout=200)
+    assert done.returncode == 2
+    assert "needs a GPU" in done.stderr
+    assert not page.exists()
