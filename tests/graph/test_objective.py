@@ -80,7 +80,7 @@ def test_terms_of_a_text_know_where_they_stood():
         ),
         (
             lambda: g.L2WeightRegularization(exclude=[3]),
-            "L2WeightRegularization.exclude is [3]; expected a list of: a text",
+            "L2WeightRegularization.exclude is [3]; expected a list of: a string",
         ),
         (
             lambda: g.ObjectiveFunction([g.Weights(name="w")]),

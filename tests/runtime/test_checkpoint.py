@@ -202,10 +202,10 @@ def test_a_manifest_that_does_not_say_whether_weights_are_finite_is_not_trusted(
 def test_a_newer_format_is_an_error_and_not_a_reason_to_take_an_older_checkpoint(tmp_path):
     save(tmp_path, step=1)
     newer = save(tmp_path, step=2)
-    rewrite(newer, format_version=3, descend="99.0")
+    rewrite(newer, format_version=4, descend="99.0")
     text = refusal(newest_checkpoint, tmp_path)
-    assert "was written by descend 99.0 in format 3" in text
-    assert "reads up to format 2: install a newer descend" in text
+    assert "was written by descend 99.0 in format 4" in text
+    assert "reads up to format 3: install a newer descend" in text
     path = newer / "manifest.json"
     path.write_text(path.read_text().replace("99.0", "98.0"))  # or its number is the damage
     assert "its own SHA-256 differs (or: " in refusal(verify, newer)

@@ -118,7 +118,14 @@ def test_tokens_differ_and_a_port_that_is_taken_is_an_error(server, tmp_path):
 def test_the_command_ends_with_ctrl_c_and_says_nothing_more(tmp_path, number):
     make_run(tmp_path / "run")
     command = [sys.executable, "-m", "descend", "view", str(tmp_path / "run")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # ignored by a shell's background jobs
+    try:
+        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
     line = process.stdout.readline()
     url = re.search(r"http://127\.0\.0\.1:(\d+)/[\w-]+/", line)
     assert url, line
