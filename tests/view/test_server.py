@@ -119,9 +119,7 @@ def test_the_command_ends_with_ctrl_c_and_says_nothing_more(tmp_path, number):
     make_run(tmp_path / "run")
     command = [sys.executable, "-m", "descend", "view", str(tmp_path / "run")]
     pipe = subprocess.PIPE
-    before = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # ignored by a shell's background jobs
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by a shell's background jobs
     try:
         process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
     finally:
