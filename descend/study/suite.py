@@ -33,7 +33,7 @@ from descend.errors import ConfigurationError, Refused
 from descend.runtime.run_directory import write_beside
 from descend.study.analysis.intervals import median
 from descend.study.analysis.profiles import LIMIT, PerformanceProfile, performance_profiles, time_of_searches
-from descend.study.design.study import Study, make_study
+from descend.study.design.study import Study, make_study, table_of
 from descend.study.running.plan import confirmed
 
 if TYPE_CHECKING:
@@ -63,13 +63,7 @@ def read_suite(file: str | os.PathLike[str]) -> dict[str, Study]:
     Raises:
         ConfigurationError: every problem of every study.
     """
-    path = Path(file)
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigurationError(f"{path}: {error}") from error
+    path, table = Path(file), table_of(file)
     own = table.pop("workloads", None)
     if not isinstance(own, dict) or not own:
         raise ConfigurationError(f"{path}: workloads must be tables, one for each: [workloads.NAME]")

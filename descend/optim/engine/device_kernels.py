@@ -16,10 +16,9 @@ from torch import Tensor
 from descend.optim.compiler.codegen_cuda import SETTINGS
 from descend.optim.compiler.cuda import THREADS, CudaLaunch
 from descend.optim.compiler.layout import BLOCK
+from descend.optim.engine.arena_gradients import ArenaGradients
 from descend.optim.engine.device_tables import DeviceTables
-from descend.optim.engine.gradient_scan import ABSENT, MOVED, ODD
 from descend.optim.engine.noise import key_of
-from descend.optim.engine.step_inputs import check_gradient
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from descend.optim.compiler.trace import Trace
     from descend.optim.engine.arena_buffers import ArenaBuffers
     from descend.optim.engine.arena_layout import ArenaLayout
-    from descend.optim.engine.gradient_scan import GradientScanner, TensorList
+    from descend.optim.engine.gradient_scan import TensorList
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.step_counts import StepCounts
 
@@ -58,13 +57,10 @@ def _units(layout: ArenaLayout) -> dict[str, NDArray[np.int64]]:
     }
 
 
-class DeviceKernels:
+class DeviceKernels(ArenaGradients):
     """The tables of an arena on its device, for the launches of its compiled kernels.
 
     Attributes:
-        gradient: Address of the gradient of each parameter, 0 where it has none.
-        absent: Numbers of the parameters without a gradient.
-        copies: Of gradients whose elements are in another order than the parameter's.
         bad: Whether a gradient is not finite: of any parameter, then of each; int32 on the device.
         tables: What kernels read, on the device.
         recorded: Whether a step was captured in a CUDA graph, so that the device's counts may be ahead.
@@ -79,11 +75,9 @@ class DeviceKernels:
         state: TensorList,
         compiled: tuple[CudaModule, CudaPlan],
     ) -> None:
-        self._layout, self._counts, self._params, self._state = layout, counts, params, state
+        super().__init__(layout, params, state)
+        self._counts = counts
         self._module, self._plan = compiled
-        self.gradient = params.gradients
-        self.absent: tuple[int, ...] = ()
-        self.copies: list[Tensor] = []
         self.recorded = False
         self._flagged = False  # whether `flag` was called since the last update
         self.tables = DeviceTables(layout.device)
@@ -130,33 +124,6 @@ class DeviceKernels:
     def _launch(self, launches: Sequence[tuple[str, int]]) -> None:
         stream = torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else 0
         self._module.launch(launches, self._work, stream)
-
-    def look(self, scanner: GradientScanner) -> bool:
-        """Find the gradients of this step.
-
-        Returns:
-            Whether all parameters and their state are at their addresses; if not, no gradient was found.
-
-        Raises:
-            RuleError: A gradient is of a kind that no rule takes.
-        """
-        seen = scanner.look(self._params, self._state)
-        self.copies.clear()
-        if seen & ODD:
-            for i in np.flatnonzero(self.gradient == -1).tolist():
-                self.gradient[i] = self._copied(i)
-        self.absent = tuple(np.flatnonzero(self.gradient == 0).tolist()) if seen & ABSENT else ()
-        return not seen & MOVED
-
-    @torch.no_grad()
-    def _copied(self, i: int) -> int:
-        """Address of a copy of gradient i with its elements in the order of the parameter."""
-        slot = self._layout.slots[i]
-        g = slot.param.grad
-        assert g is not None
-        check_gradient(g, slot.param, slot.name)
-        self.copies.append(slot.flat(g).to(slot.param.dtype, copy=True, memory_format=torch.contiguous_format))
-        return self.copies[-1].data_ptr()
 
     def flag(self, found_inf: Tensor | None, grad_scale: Tensor | None, *, looks: bool) -> None:
         """Raise the flag where a gradient of this step is not finite; from here on, until the next call, it holds.

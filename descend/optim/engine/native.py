@@ -16,9 +16,8 @@ from torch import Tensor
 from descend.optim.compiler.codegen_cpp import calls
 from descend.optim.compiler.layout import BLOCK, UNIT
 from descend.optim.compiler.native import KernelLaunch
-from descend.optim.engine.gradient_scan import ABSENT, MOVED, ODD, GradientScanner
+from descend.optim.engine.arena_gradients import ArenaGradients
 from descend.optim.engine.noise import key_of
-from descend.optim.engine.step_inputs import check_gradient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from descend.optim.compiler.trace import Trace
     from descend.optim.engine.arena_buffers import ArenaBuffers
     from descend.optim.engine.arena_layout import ArenaLayout
-    from descend.optim.engine.gradient_scan import TensorList
+    from descend.optim.engine.gradient_scan import GradientScanner, TensorList
     from descend.optim.engine.step_counts import StepCounts
 
 __all__ = ["Native"]
@@ -64,13 +63,11 @@ class Units(NamedTuple):
         return Units(tensor, first, elements, borders, start)
 
 
-class Native:
+class Native(ArenaGradients):
     """Addresses and numbers of an arena for its compiled kernels, written before each call.
 
     Attributes:
         units: The arena's units.
-        gradient: Address of the gradient of each parameter, 0 where it has none.
-        absent: Numbers of the parameters without a gradient.
     """
 
     def __init__(
@@ -83,12 +80,10 @@ class Native:
         state: TensorList,
         library: ctypes.CDLL,
     ) -> None:
-        self._layout, self._counts, self._params, self._state = layout, counts, params, state
+        super().__init__(layout, params, state)
+        self._counts = counts
         self._elements = buffers.elements
         self.units = Units.of(layout)
-        self.gradient = params.gradients
-        self.absent: tuple[int, ...] = ()
-        self.copies: list[Tensor] = []  # of gradients whose elements are in another order than the parameter's
         self.calls = calls(trace)
         self._draws = trace.draws
         self._seed: int | None = None
@@ -113,34 +108,12 @@ class Native:
         return KernelLaunch(0, units, *(x.ctypes.data for x in arrays), 1, 0, sums.ctypes.data, units, 1, *noise)
 
     def look(self, scanner: GradientScanner) -> bool:
-        """Find the gradients of this step.
-
-        Returns:
-            Whether all parameters and their state are at their addresses; if not, no gradient was found.
-
-        Raises:
-            RuleError: A gradient is of a kind that no rule takes.
-        """
-        seen = scanner.look(self._params, self._state)
-        self.copies.clear()
-        if seen & ODD:
-            for i in np.flatnonzero(self.gradient == -1).tolist():
-                self.gradient[i] = self._copied(i)
-        self.absent = tuple(np.flatnonzero(self.gradient == 0).tolist()) if seen & ABSENT else ()
+        """See `ArenaGradients.look`; kernels get as many threads as there are now."""
+        stayed = super().look(scanner)
         threads = torch.get_num_threads() if self._layout.rows * BLOCK > ALONE else 1
         for work in self.works:
             work.threads = threads
-        return not seen & MOVED
-
-    @torch.no_grad()
-    def _copied(self, i: int) -> int:
-        """Address of a copy of gradient i with its elements in the order of the parameter."""
-        slot = self._layout.slots[i]
-        g = slot.param.grad
-        assert g is not None
-        check_gradient(g, slot.param, slot.name)
-        self.copies.append(slot.flat(g).to(slot.param.dtype, copy=True, memory_format=torch.contiguous_format))
-        return self.copies[-1].data_ptr()
+        return stayed
 
     def is_finite(self) -> bool:
         """Whether all gradients are."""

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-__all__ = ["Protocol", "Study", "Target", "make_study", "read_study"]
+__all__ = ["Protocol", "Study", "Target", "make_study", "read_study", "table_of"]
 
 
 class Target(BaseModel):
@@ -250,19 +250,28 @@ def _name_of(workload: Any) -> str:
     return f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
+def table_of(file: str | os.PathLike[str]) -> dict[str, Any]:
+    """The table in a TOML file.
+
+    Raises:
+        ConfigurationError: it cannot be read, or is no TOML.
+    """
+    path = Path(file)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+
+
 def read_study(file: str | os.PathLike[str]) -> Study:
     """The study in a TOML file.
 
     Raises:
         ConfigurationError: every problem of the file at once, each with the place.
     """
-    path = Path(file)
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigurationError(f"{path}: {error}") from error
+    path, table = Path(file), table_of(file)
     try:
         return make_study(table)
     except ConfigurationError as error:
