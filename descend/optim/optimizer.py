@@ -251,14 +251,16 @@ class Optimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Apply one update to all parameters that have a gradient.
 
-            Args:
-                closure: Computes the loss anew with gradients, as torch has it.
+        Args:
+            closure: Computes the loss anew with gradients, as torch has it.
 
-            Returns:
-                What the closure returned, or None.
+        Returns:
+            What the closure returned, or None.
 
-            Raises:
-        XX was given a wrong value since the last step. Nothing has changed.
+        Raises:
+            NumericalError: A gradient is not finite and `on_nonfinite` is "raise". Nothing has changed. On a GPU, where
+                compiled kernels look, it is raised by the next step or by `settle`; weights are untouched until then.
+            RuleError: A group was given a wrong value since the last step. Nothing has changed.
         """
         loss = None
         if closure is not None:
