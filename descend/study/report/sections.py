@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from descend.pages.parts import Figure, Section
-from descend.study.report import figures, tables
+from descend.study.report import figures, tables, wall_clock
 from descend.study.report.methods import COMMAND, methods
 from descend.study.report.tables import where
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["sections"]
 
 
-def sections(comparison: Comparison) -> list[Section]:
-    """All sections of a report."""
+def sections(comparison: Comparison, *, seconds: bool = False) -> list[Section]:
+    """All sections of a report; with `seconds` that of the wall-clock time too."""
     study = comparison.study
     found = [
         Section("Verdict", tuple(comparison.verdict.splitlines()), "verdict"),
@@ -31,6 +31,8 @@ def sections(comparison: Comparison) -> list[Section]:
     for group in comparison.groups:
         if group.rows:
             found.append(Section(f"Curves: {where(group)}", tuple(_curves(comparison, group))))
+    if seconds:
+        found.append(wall_clock.section(comparison))
     for group in comparison.groups:
         if group.rows:
             found.append(Section(f"Tunability: {where(group)}", tuple(_tunability(comparison, group))))
