@@ -1,4 +1,4 @@
-"""The seconds of training beside the updates: for trials that ran sequentially, all on one machine.
+"""The seconds of training beside the steps: for trials that ran sequentially, all on one machine.
 
 Seconds are of training alone, without evaluation. They depend on the machine and on what else it does, so they are in a
 report only where they are asked for; without them the same records and design give the same bytes everywhere.
@@ -59,11 +59,11 @@ def section(comparison: Comparison) -> Section:
 
 
 def table(comparison: Comparison, group: Group) -> Table:
-    """Updates and seconds to the target of each winner, medians over its re-runs."""
+    """Steps and seconds to the target of each winner, medians over its re-runs."""
     target = comparison.study.target
-    heads = ["arm", "search", "ms per update", "seconds of training"]
+    heads = ["arm", "search", "ms per step", "seconds of training"]
     if target is not None:
-        heads += [f"updates to {target.value:g}", "seconds to it", "95 % interval"]
+        heads += [f"steps to {target.value:g}", "seconds to it", "95 % interval"]
     rows = tuple(tuple(_row(comparison, row)) for row in group.rows)
     note = "Medians over the re-runs, without evaluation. A re-run that misses the target counts as infinitely long."
     return Table(f"wall-clock time, {where(group)}", tuple(heads), rows, note)

@@ -27,7 +27,7 @@ def timed(by_value):
 def test_seconds_stand_beside_updates(timed):
     (group,) = timed.groups
     table = wall_clock.table(timed, group)
-    assert table.heads[2:6] == ("ms per update", "seconds of training", "updates to 0.7", "seconds to it")
+    assert table.heads[2:6] == ("ms per step", "seconds of training", "steps to 0.7", "seconds to it")
     rows = {(row[0], row[1]): row for row in table.rows}
     assert len(rows) == 4
     for (arm, _), row in rows.items():
@@ -53,7 +53,7 @@ def test_a_target_that_is_missed_is_said_to_be(timed):
 
 def test_without_a_target_there_are_seconds_alone(timed):
     bare = dataclasses.replace(timed, study=timed.study.model_copy(update={"target": None}))
-    assert wall_clock.table(bare, bare.groups[0]).heads == ("arm", "search", "ms per update", "seconds of training")
+    assert wall_clock.table(bare, bare.groups[0]).heads == ("arm", "search", "ms per step", "seconds of training")
 
 
 def test_seconds_of_stacks_or_of_several_machines_are_refused(by_value, timed):
