@@ -44,8 +44,8 @@ def methods(comparison: Comparison) -> Iterator[str]:
         f"table of arms; trials that diverged count as failures and are charged in full. {chosen} The winner of each "
         f"search was then trained with {study.confirmation_seeds} fresh seeds, which had no part in the tuning; all "
         "results are of these runs, given as medians with exact intervals of 95 % from order statistics. Two arms are "
-        f"ranked only where the difference holds at the level of {LEVEL:.0%} over searches and seeds together, "
-        "corrected for the number of pairs."
+        f"ranked by Welch's t-test at the level of {LEVEL:.0%}, over one number for each search, the median of its "
+        "re-runs, with Holm's correction for the number of pairs."
     )
     yield (
         "The trials: `descend study run study.toml DIRECTORY`, with the description below as `study.toml`. Every "

@@ -310,8 +310,8 @@ def tunability(comparison: Comparison, group: Group) -> Table:
         "slope of best learning rate over weight decay",
     )
     note = (
-        f"Reached is {why}. Tolerance: largest learning rate that reaches it over the best one; 1 is a cliff, ≥ where the "
-        "largest rate tried still reaches it. Failed: diverged, or a training loss that did not fall. Slope: of log "
+        f"Reached is {why}. Tolerance: largest learning rate that reaches it over the best one; 1 is a cliff, ≥ where "
+        "the largest one tried still reaches it. Failed: diverged, or a training loss that did not fall. Slope: of log "
         "rate over log decay, −1 for an inverse relation, 0 for none. All searches together. Records: phase search."
     )
     return Table(f"tunability, {where(group)}", heads, tuple(rows), note)
