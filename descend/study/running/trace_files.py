@@ -7,6 +7,7 @@ that those import) shows when a loaded trace is run beside the function before i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -70,7 +71,8 @@ def save(script: Any, path: Path) -> None:
         own.chmod(0o600)
         own.replace(path)
     except (OSError, RuntimeError):  # a full disk, or operations that cannot be written
-        own.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            own.unlink(missing_ok=True)
 
 
 def load(path: Path) -> Any:
