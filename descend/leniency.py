@@ -1,8 +1,7 @@
 """The switch between our checks and LBANN's: what LBANN runs and we refuse, and whether it is allowed here.
 
 Every check that is stricter than LBANN asks `refused` before it reports a problem. Outside of `lenient` the answer is
-yes. Within it the problem becomes one warning, and the run goes on as in LBANN. LBANN's driver enters it; no other door
-does.
+yes. Within it the problem becomes one warning, and the run continues as in LBANN. LBANN's driver alone enters it.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def storage_use_count(storage: torch.UntypedStorage) -> int:
 def weak_storage(storage: torch.UntypedStorage) -> Callable[[], bool]:
     """Whether a storage is gone, as a function that keeps no memory; as long as it exists the identity is not reused.
 
-    Python's weak references are to the object of Python, which torch makes anew at each call of `untyped_storage`.
+    Python's weak references are to the object of Python, which torch makes again at each call of `untyped_storage`.
     """
     from torch.multiprocessing.reductions import StorageWeakRef
 

@@ -256,7 +256,7 @@ def written(page: str, scores: Sequence[Score]) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Print the scores; see the head of this file."""
+    """Print the scores; see the top of this file."""
     parser = argparse.ArgumentParser(description="Which small changes of a module does its unit test not notice?")
     parser.add_argument("modules", nargs="*", help="files of the package; without any those of the core")
     parser.add_argument("--sample", type=int, help="so many mutants of each module, drawn by its name")

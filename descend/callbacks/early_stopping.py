@@ -44,7 +44,7 @@ class EarlyStopping(Callback):
         patience: How many epochs without an improvement are accepted, >= 0.
         min_delta: Only a change of more than this counts as an improvement, >= 0, in units of the metric.
         restore_best: At the end of training, put back weights and buffers of the best epoch. The test samples are
-            evaluated with these. A run that is continued after that goes on from its last weights.
+            evaluated with these. A run that is continued after that continues from its last weights.
 
     Raises:
         ConfigurationError: a setting is wrong, or it is not known which direction is better; at the start, a run

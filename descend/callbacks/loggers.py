@@ -44,7 +44,7 @@ _SHOWN = 500  # characters of a setting in a tracking tool; MLflow's limit is 6,
 class Logger(Callback):
     """The base class of loggers: override `begin`, `log` and `end`.
 
-    An error that a tool raises in `log` or `end` is a warning, once, and training goes on; one in `begin`, any of
+    An error that a tool raises in `log` or `end` is a warning, once, and training continues; one in `begin`, any of
     `descend.errors` and a method that a subclass does not define end the run.
 
     Runs:  after_setup, before_run, after_step, around evaluations and epochs, after_training, after_run.
@@ -71,7 +71,7 @@ class Logger(Callback):
     # ---- the protocol
 
     def begin(self, run: RunView) -> None:
-        """The run begins, or goes on where `run.step` is not 0."""
+        """The run begins, or continues where `run.step` is not 0."""
         raise NotImplementedError(f"{type(self).__name__} defines no begin()")
 
     def log(self, values: Mapping[str, float], step: int) -> None:
@@ -160,13 +160,13 @@ class Logger(Callback):
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
             act()
-        except (DescendError, NotImplementedError):  # a mistake to mend, which a warning would hide
+        except (DescendError, NotImplementedError):  # a mistake of the user's, which a warning would hide
             raise
         except Exception as error:  # a tracking tool that is out of reach must not end hours of training
             if not self._warned:
                 self._warned = True
                 problem = f"{type(error).__name__}: {error}"
-                warn(f"{type(self).__name__} could not log, training goes on: {problem}")
+                warn(f"{type(self).__name__} could not log, training continues: {problem}")
 
 
 def _measured(row: Mapping[str, Any]) -> dict[str, float]:
@@ -196,7 +196,7 @@ class CSVLogger(Logger):
     """Writes a table: a line for each step at which something was measured, a column for each name.
 
     Columns are `step`, `epoch`, and names as they first appear; what was not measured at a step is empty. A run that
-    goes on from a checkpoint takes back the lines of later steps. Numbers have all their digits.
+    continues from a checkpoint takes back the lines of later steps. Numbers have all their digits.
 
     Runs:  as Logger.
     Reads: as Logger. Changes nothing.
@@ -297,7 +297,7 @@ def _lines_of(path: Path) -> list[dict[str, str]]:
 class TensorBoardLogger(Logger):
     """Writes scalars for TensorBoard into `tensorboard/` of the run directory. `Summary` adds histograms.
 
-    A run that goes on from a checkpoint takes back what was written of later steps.
+    A run that continues from a checkpoint takes back what was written of later steps.
 
     Runs:  as Logger.
     Reads: as Logger. Changes nothing.
@@ -342,7 +342,7 @@ class TensorBoardLogger(Logger):
 class MLflowLogger(Logger):
     """Logs to an MLflow server or database: settings as parameters, numbers as metrics.
 
-    A run that goes on from a checkpoint goes on as the same run of MLflow. What a killed process had logged after its
+    A run that is resumed from a checkpoint continues the same run of MLflow. What a killed process had logged after its
     checkpoint stays there, since MLflow cannot take metrics back; those steps then have two values.
 
     Runs:  as Logger.
@@ -428,7 +428,7 @@ def _mlflow_name(name: str) -> str:
 class WandbLogger(Logger):
     """Logs to Weights & Biases: settings as config, numbers over `step`.
 
-    A run that goes on from a checkpoint goes on as the same run there. What a killed process had logged after its
+    A run that is resumed from a checkpoint continues the same run there. What a killed process had logged after its
     checkpoint stays, so those steps then have two values.
 
     Runs:  as Logger.

@@ -124,7 +124,7 @@ class RunOptions:
         keep_files: False keeps no files at all.
         resume: Continue the newest good checkpoint of `run_dir`; without one, begin.
         reset_optimizer: With `resume`, continue the checkpoint with an optimizer without state.
-        weights_only: With `resume`, begin anew with those weights of the checkpoint that fit by name and shape.
+        weights_only: With `resume`, start over with those weights of the checkpoint that fit by name and shape.
         trainers: How many train the model; None for one a block of ranks.
         procs_per_trainer: Ranks of a block; None for LBANN_PROCS_PER_TRAINER or all.
         working_dir: Where relative names of callbacks lie; None for the run directory.
@@ -297,7 +297,7 @@ def _chosen(population: Population) -> tuple[dict[int, Path], int]:
     ]:
         raise StorageError(
             f"trainer {lost[0]} has no good checkpoint of round {common}, which is the newest of another trainer; "
-            "begin anew in another directory"
+            "start over in another directory"
         )
     chosen = {
         player.number: Path(next(path for path, number in known[player.number] if number == common))
@@ -347,7 +347,7 @@ class _Lineage:
         self._rows: list[dict[str, Any]] = []
 
     def keep(self, rounds: int) -> None:
-        """Keep the rows of so many exchanges; those after it are made anew."""
+        """Keep the rows of so many exchanges; those after it are recorded again."""
         if self._path is not None and rounds and self._path.is_file():
             try:
                 rows = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]

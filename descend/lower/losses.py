@@ -84,7 +84,7 @@ def l1_norm(planned: PlannedLayer) -> Forward:
 
 @lowers(CategoricalAccuracy)
 def categorical_accuracy(planned: PlannedLayer) -> Forward:
-    """1 where the largest entries stand at the same place; argmax takes the first of equal ones."""
+    """1 where the largest entries are at the same place; argmax takes the first of equal ones."""
 
     def forward(prediction: Tensor, label: Tensor) -> Tensor:
         same = prediction.detach().flatten(1).argmax(1) == label.detach().flatten(1).argmax(1)

@@ -101,7 +101,7 @@ class _Instruction:
 
     Attributes:
         name: Of the layer.
-        forward: Takes what stands in the slots it reads.
+        forward: Takes what is in the slots it reads.
         inputs: Those slots: the pass where it asks for it, its inputs, its weights.
         outputs: The slots it fills.
         last_uses: Slots that nobody reads afterwards.
@@ -141,7 +141,7 @@ class LoweredModel(torch.nn.Module):
         plan: The checked graph.
         channels_last: Whether images are held with their channels last.
         on_layer: Called with each layer's name and outputs as soon as they are there, where it is set; what it returns
-            goes on in their place.
+            continues in their place.
     """
 
     plan: Plan

@@ -119,7 +119,7 @@ def no_decay(
     Args:
         model: The model, or names and tensors; frozen weights are left out.
         weight_decay: That of the decayed group; None leaves it to the optimizer.
-        also: Further rules, see the head of this file.
+        also: Further rules, see the top of this file.
 
     Raises:
         RuleError: A rule of `also` matches nothing, or nothing is trainable.

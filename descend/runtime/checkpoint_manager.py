@@ -260,8 +260,8 @@ class CheckpointManager:
                 [*error.problems, f"no checkpoint of step {step:,}: {what}; older ones are as they were"]
             )
         warn(
-            f"NO CHECKPOINT of step {step:,}: {error.problems[0]}. Training goes on; {self.failures} saves have failed "
-            f"so far, and {_FAILURES_IN_A_ROW} in a row end the run"
+            f"NO CHECKPOINT of step {step:,}: {error.problems[0]}. Training continues; {self.failures} saves have "
+            f"failed so far, and {_FAILURES_IN_A_ROW} in a row end the run"
         )
 
     def _attempt(self, snapshot: Snapshot, request: SaveRequest) -> None:

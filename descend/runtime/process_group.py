@@ -136,7 +136,7 @@ def _initialize_group(communicator: Communicator, store: distributed_c10d.Store)
 
 @cache
 def _store(environment: RankEnvironment) -> distributed_c10d.Store:
-    """The key-value store of the rendezvous; kept as long as the process lives, since rank zero may host it."""
+    """The key-value store of the rendezvous; kept as long as the process runs, since rank zero may host it."""
     if environment.address is None or environment.port is None:
         raise ConfigurationError(
             f"{environment.launcher} started {environment.world_size} ranks and nothing says where they meet: set "

@@ -45,7 +45,7 @@ class Region(NamedTuple):
         return None if any(size <= 0 for size in sizes) else Region(first, sizes)
 
     def within(self, outer: Region) -> tuple[slice, ...]:
-        """Where it lies in a tensor that holds `outer`."""
+        """Its position in a tensor that holds `outer`."""
         begins = [mine - start for mine, start in zip(self.offsets, outer.offsets, strict=True)]
         return tuple(slice(begin, begin + size) for begin, size in zip(begins, self.sizes, strict=True))
 

@@ -90,7 +90,7 @@ def compare(
         seeds: Repeats of each winner with fresh seeds; at least 6 for an interval of the median.
         searches: Independent searches of each arm; one does not rank.
         target: Value of the metric that counts as success.
-        directory: Where records are kept, so that an interrupted comparison goes on; None keeps none.
+        directory: Where records are kept, so that an interrupted comparison continues; None keeps none.
         margin: The largest difference that does not matter; with it arms are also tested for equivalence.
         metric: What is compared: "loss" or one of `metrics`; "accuracy" for losses over classes.
         metrics: What may be compared beside the loss.
@@ -332,7 +332,7 @@ def _score_problems(study: Study, task: StudyTask) -> list[str]:
 
 
 def _described(value: Any) -> str:
-    """What a module returned, in words."""
+    """A description of what a module returned."""
     if isinstance(value, torch.Tensor):
         return f"a tensor {tuple(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, (tuple, list)):

@@ -72,7 +72,7 @@ class FineTuning:
 
     Args:
         task: Its samples, loss, metrics and module; weights whose names and shapes agree are taken over from the
-            trial, the others, such as those of a new head, begin anew.
+            trial, the others, such as those of a new head, start over.
         steps: Updates.
         batch_size: Samples of an update.
         settings: Of the optimizer, as an arm fixes them: "optimizer", "lr", "schedule", "schedule.warmup_fraction", ...
@@ -202,7 +202,7 @@ def carry_weights(module: torch.nn.Module, earlier: torch.nn.Module, *, all_of_t
     if all_of_them and (left := [name for name in (theirs | ours) if name not in same]):
         shapes = " and ".join(str(tuple(part[left[0]].shape)) if left[0] in part else "none" for part in (theirs, ours))
         raise ConfigurationError(
-            f"{what} goes on with the weights of the phase before, and '{left[0]}' is {shapes} there and here: give "
+            f"{what} continues with the weights of the phase before, and '{left[0]}' is {shapes} there and here: give "
             "both phases the same module"
         )
     if not same:

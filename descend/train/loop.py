@@ -47,7 +47,7 @@ def train(run: Run, stop: Stop) -> str:
 
 
 def _stop_reason(run: Run, stop: Stop) -> str | None:
-    """Why training ends here, as a callback or the criterion says it; None where it goes on."""
+    """Why training ends here, as a callback or the criterion says it; None where it continues."""
     return run.stop.reason or stop.reason(run.clock.progress())
 
 
@@ -118,7 +118,7 @@ def _steps(run: Run, stop: Stop, progress: EpochProgress) -> str | None:
             context = state.training
             raise DataError(
                 f"epoch {context.epoch} ended after {context.taken:,} samples, before its last mini-batch: the data "
-                "have become fewer since the run began; continue with the same data"
+                "set has shrunk since the run began; continue with the same data"
             )
     return None
 

@@ -114,7 +114,7 @@ def part_size(wanted: int | None, count: int, unit: int | None) -> int:
 
 
 class HasMemory(Protocol):
-    """What samples go through: a run, or what stands for one.
+    """What samples go through: a run, or a stand-in for one.
 
     Attributes:
         micro_batch_size: Changed where it is adaptive, and stays so.

@@ -11,7 +11,7 @@ data           mini-batches by mode
 callbacks      who is called when; `events.py` shows the moments
 state          where the run stands: the only part that changes throughout
 store          rows, checkpoints and files
-stop           signals, and the wishes of callbacks
+stop           signals, and requests of callbacks
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class RunPart(Protocol):
     """A part of a run that a checkpoint keeps; torch's `Stateful` with one question more.
 
     Attributes:
-        resets_with_optimizer: Whether it begins anew, without its state, in a run that is continued with
+        resets_with_optimizer: Whether it starts over, without its state, in a run that is continued with
             `reset_optimizer`.
     """
 
@@ -105,7 +105,7 @@ class RunPart(Protocol):
 
 @dataclass(eq=False)
 class Run:
-    """One model in training on this process; see the head of this file for its parts.
+    """One model in training on this process; see the top of this file for its parts.
 
     Attributes:
         micro_batch_size: Samples that go through the module at once.

@@ -84,7 +84,7 @@ def test_a_logger_that_fails_is_one_warning_and_training_goes_on(tmp_path):
         def log(self, values, step):
             raise ConnectionError("no route to host")
 
-    with pytest.warns(UserWarning, match="Lost could not log, training goes on: ConnectionError: no route") as caught:
+    with pytest.warns(UserWarning, match="Lost could not log, training continues: ConnectionError: no route") as caught:
         result = execute(work(Lost()), tmp_path / "run")
     assert result.steps == 24
     assert len([one for one in caught if "could not log" in str(one.message)]) == 1

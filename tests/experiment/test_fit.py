@@ -496,9 +496,9 @@ def frozen():
             "the denominator must be how much was counted.* got -4.0",
         ),
         ({"loss": lambda output, y: output.sum() * 1j}, "complex128, which cannot be minimized"),
-        ({"callbacks": [Sets("batch_size", 0)]}, "batch_size must be an integer above 0 and has become 0"),
-        ({"callbacks": [Sets("batch_size", 2.5)]}, "batch_size must be an integer above 0 and has become 2.5"),
-        ({"callbacks": [Sets("micro_batch_size", -1)]}, "micro_batch_size must be .* has become -1"),
+        ({"callbacks": [Sets("batch_size", 0)]}, "batch_size must be an integer above 0, and was set to 0:"),
+        ({"callbacks": [Sets("batch_size", 2.5)]}, "batch_size must be an integer above 0, and was set to 2.5:"),
+        ({"callbacks": [Sets("micro_batch_size", -1)]}, "micro_batch_size must be .* was set to -1:"),
         ({"batch_size": 0}, "batch_size must be an integer >= 1 or None, got 0"),
         ({"batch_size": 2.5}, "batch_size must be an integer >= 1 or None, got 2.5"),
         ({"micro_batch_size": 0}, "micro_batch_size must be an integer >= 1.*got 0"),
@@ -1108,7 +1108,7 @@ def test_what_cannot_be_continued_is_refused_and_changes_nothing(tmp_path, setti
     assert sorted(tmp_path.rglob("*")) == files
 
 
-def test_an_optimizer_may_begin_anew(tmp_path, capsys):
+def test_an_optimizer_may_start_over(tmp_path, capsys):
     start(tmp_path, stop=descend.Steps(4))
     result = start(tmp_path, stop=descend.Steps(6), optimizer=SGD, resume=True, reset_optimizer=True)
     assert result.steps == 6

@@ -143,7 +143,7 @@ class Pooling(Layer):
         window = self.window()
         if any(pad >= size for pad, size in zip(window.padding, window.size, strict=True)):
             raise GraphError(
-                f"has windows of {shown(window.size)} and padding {shown(window.padding)}, so a window would lie in "
+                f"has windows of {shown(window.size)} and padding {shown(window.padding)}, so a window would be in "
                 "the padding alone; the padding must be smaller"
             )
         check_channels_first(incoming, self.num_dims)

@@ -34,7 +34,7 @@ __all__ = [
     "text",
 ]
 
-MULTIPLE = -2  # in Sizes: so many times the number of samples; −1 stands there as the file has it
+MULTIPLE = -2  # in Sizes: so many times the number of samples; −1 is kept as the file has it
 _MAX_SIZES = 10_000  # of one list of sizes
 
 Shape = tuple[int, ...]

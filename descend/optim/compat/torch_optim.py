@@ -264,7 +264,7 @@ def _factor(title: str, name: str, value: float, *, positive: bool = False) -> f
 def _fresh(title: str, last_epoch: int) -> None:
     if last_epoch != -1:
         raise Unsupported(
-            f"torch's {title} with last_epoch={last_epoch!r} goes on from the rate that it finds in an optimizer; "
+            f"torch's {title} with last_epoch={last_epoch!r} continues from the rate that it finds in an optimizer; "
             f"leave last_epoch out and take schedule.shifted({last_epoch!r} + 1), or begin_at(updates) of the optimizer"
         )
 

@@ -1,7 +1,7 @@
 """Options of a parameter group: reading, resolving and checking them.
 
 A group is torch's dict. Its keys are the engine's options below, the fields of its rule (`group["beta1"]`), and `rule`
-itself. Everything is read anew at each step, so a scheduler or a user who writes into a group is heard, and a wrong
+itself. Everything is read again at each step, so a scheduler or a user who writes into a group is heard, and a wrong
 value is refused before anything changes.
 """
 
@@ -119,7 +119,7 @@ def aliases_of(rule: Rule | type[Rule]) -> dict[str, tuple[str, ...]]:
 
 
 def shown(rule: Rule) -> dict[str, Any]:
-    """A rule's constants as they stand in a group, also under torch's names for several of them."""
+    """A rule's constants as they are in a group, also under torch's names for several of them."""
     known = rule_fields(rule)
     return {**known, **{alias: tuple(known[name] for name in names) for alias, names in aliases_of(rule).items()}}
 
@@ -176,7 +176,7 @@ def _differs(value: object, other: object) -> bool:
 
 
 def group_rule(group: Mapping[str, Any], where: str) -> Rule:
-    """The group's rule with the constants that stand in the group, e.g. after `group["beta1"] = 0.8`."""
+    """The group's rule with the constants that are in the group, e.g. after `group["beta1"] = 0.8`."""
     rule = group.get("rule")
     if not isinstance(rule, Rule):
         raise RuleError(f"{where}: rule must be a rule such as Adam() and is {rule!r}")

@@ -212,7 +212,7 @@ def ensure_state(entry: Entry, rule: Rule, p: Tensor, name: str) -> None:
             found = "nothing" if held is None else f"{tuple(held.shape)}" if hasattr(held, "shape") else repr(held)
             raise RuleError(
                 f"the state '{key}' of '{name}' must be a tensor of shape {tuple(like.shape)} and is {found}; an empty "
-                "entry starts it anew"
+                "entry creates it again"
             )
     move_state(entry, rule, p)
 
@@ -287,7 +287,7 @@ def _memory(x: Tensor) -> int:
 
 
 def _apart(value: Tensor, held: set[int]) -> Tensor:
-    """A new value, copied where it lies in memory that is held."""
+    """A new value, copied in place into memory that is held."""
     return value.clone() if _memory(value) in held else value
 
 

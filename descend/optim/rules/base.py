@@ -138,10 +138,10 @@ def check_finite(rule: Rule, *names: str) -> None:
 
 
 def check_fraction(rule: Rule, *names: str) -> None:
-    """Raise RuleError unless each named field lies in [0, 1)."""
+    """Raise RuleError unless each named field is in [0, 1)."""
     for name, value in _each(rule, names):
         if not 0.0 <= value < 1.0:
-            raise RuleError(f"{type(rule).__name__}: {name} must lie in [0, 1) and is {value!r}")
+            raise RuleError(f"{type(rule).__name__}: {name} must be in [0, 1) and is {value!r}")
 
 
 def check_nonnegative(rule: Rule, *names: str) -> None:
@@ -179,7 +179,7 @@ def quotient(a: Tensor, b: Tensor, eps: float = 0.0) -> Tensor:
     Args:
         a: Numerator.
         b: Denominator, shaped like a.
-        eps: What already stands in b. Above 0 it keeps b from 0, and this is an ordinary division.
+        eps: What is already in b. Above 0 it keeps b from 0, and this is an ordinary division.
     """
     if eps > 0:
         return a / b

@@ -1,6 +1,6 @@
 """Whether one arm of a study is better than another, and "cannot rank" where the evidence does not say.
 
-Two things make a difference that is none. Seeds: the same settings, another start. Searches: the same arm, tuned anew,
+Two things make a difference that is none. Seeds: the same settings, another start. Searches: the same arm, tuned again,
 ends at other settings, and repeating these with many seeds only makes the accident look certain. So the unit of the
 test is the search, with one number, the median of its re-runs; the noise of the seeds that is left in a median is part
 of the spread between searches. With s searches an arm, medians x and y, and m pairs of arms:

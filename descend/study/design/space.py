@@ -109,7 +109,7 @@ class Dimension:
         return f"{count} values"
 
     def plain(self) -> dict[str, list[Any]]:
-        """As it stands in a file."""
+        """As it is written in a file."""
         return {self.kind: list(self.options)}
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RayCluster", "RayPool", "run_described"]
 
-_QUEUED = 2  # trials handed in for each that fits, so that no worker waits for the driver
+_QUEUED = 2  # trials submitted for each that fits, so that no worker waits for the driver
 _SHARED = "a Ray cluster"
 
 

@@ -1,7 +1,7 @@
 """Trials on many machines: a pool takes trials one by one, and gives back their records in the order of their ends.
 
 One process, the driver, claims trials, hands them to the pool and stores their records. A straggler holds up only what
-depends on it. A trial whose worker or machine is lost is handed in again; it goes on from its checkpoint, where the
+depends on it. A trial whose worker or machine is lost is submitted again; it continues from its checkpoint, where the
 study keeps them. If the driver is killed, the trials under way are lost and nothing else.
 """
 

@@ -4,7 +4,7 @@ Each trial has its own weights, order of samples, dropout, statistics of batch n
 rule. What it computes is what it would compute alone, up to rounding, since products of a stack add up in another
 order; run again with the same trials beside it, it gives the same bits. So it does in a stack of any other width, but
 for what rounds by its place in memory: batch norm, and the last elements that kernels of sigmoid, SiLU, ELU, SELU, GELU
-and softplus see. A trial that is not finite goes on as NaN without touching the others, and is recorded as having
+and softplus see. A trial that is not finite continues as NaN without touching the others, and is recorded as having
 diverged.
 """
 

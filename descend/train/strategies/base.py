@@ -63,7 +63,7 @@ class Strategy:
     Attributes:
         parameters: Of the module, by name.
         is_sharded: Whether this rank has shards of parameters instead of parameters.
-        resets_with_optimizer: Whether its state begins anew where the optimizer's does.
+        resets_with_optimizer: Whether its state starts over where the optimizer's does.
         can_repeat_step: Whether a step may be repeated with smaller micro-batches when memory runs out.
     """
 

@@ -108,7 +108,7 @@ class GradientTransform:
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave; without it, begin anew."""
+        """Take back what `state_dict` gave; without it, start over."""
 
 
 class TransformChain:

@@ -187,7 +187,7 @@ trainer { mini_batch_size: 9223372036854775808 }
         ),
         ('model { name: "a }', "f.prototext:1:15: model.name: a text in quotes that does not end on its line"),
         ("model { name: }", "f.prototext:1:15: model.name: expected a text in quotes"),
-        (r'model { name: "\xff" }', r"f.prototext:1:15: model.name: '\\xff' does not stand for UTF-8 text"),
+        (r'model { name: "\xff" }', r"f.prototext:1:15: model.name: '\\xff' is not valid UTF-8"),
         (r'model { name: "\q" }', r"f.prototext:1:15: model.name: '\q' is not an escape"),
         (b'model {\n name: "\xff" }', "f.prototext:2:9: byte 0xff is not UTF-8; is this a binary file (.protobin)?"),
         ("model { name: '\ud800' }", "f.prototext:1:16: half of a surrogate pair is not a character"),

@@ -104,7 +104,7 @@ class LeakingSum(Toy):
     [
         ({"first": False}, "AdamW", "the first moment is not corrected"),
         ({"second": False}, "AdamW", "the second moment is not corrected"),
-        ({"coupled": True}, "AdamW", "the decay stands in the gradient"),
+        ({"coupled": True}, "AdamW", "the decay is in the gradient"),
         ({"decays": False}, "AdamW", "the weight decay is ignored"),
         ({"decays": False}, "Adam", "the weight decay is ignored"),
     ],

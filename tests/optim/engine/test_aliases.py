@@ -152,7 +152,7 @@ def test_who_takes_the_memory_between_two_steps_sees_every_update(hold: Any, run
     step(params, optimizer, range(2))
     read = hold(params)
     step(params, optimizer, range(2, 4))
-    optimizer.load_state_dict(optimizer.state_dict())  # lays the parameters out anew
+    optimizer.load_state_dict(optimizer.state_dict())  # lays the parameters out again
     step(params, optimizer, range(4, 6))
     for p, seen, right in zip(params, read(), expected(6, runner), strict=True):
         assert torch.equal(p, right)

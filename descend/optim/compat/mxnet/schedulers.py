@@ -102,7 +102,7 @@ def _poly(
     warmup_mode: str = "linear",
     optimizer_learning_rate: float | None = None,
 ) -> Schedule:
-    # MXNet announces that the optimizer's rate replaces base_lr; this schedule goes on with the one it was made with.
+    # MXNet announces that the optimizer's rate replaces base_lr; this schedule continues with the one it was made with.
     steps = _after_warmup("PolyScheduler", max_update, warmup_steps)
     if pwr < 0:
         raise RuleError(f"PolyScheduler: pwr must be at least 0 and is {pwr!r}; below it the last rate is infinite")
