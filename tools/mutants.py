@@ -123,7 +123,7 @@ def mutations(tree: ast.Module) -> Iterator[tuple[ast.AST, Callable[[], None], C
 
 
 def _dropped(node: ast.AST) -> ast.expr | None:
-    """What a mutant leaves out: a result that is no constant, or a call by itself."""
+    """What a mutant leaves out: a result that is not a constant, or a call by itself."""
     if isinstance(node, ast.Return):
         return None if node.value is None or _is_constant(node.value) else node.value
     return node.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None

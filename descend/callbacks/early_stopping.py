@@ -35,7 +35,7 @@ class EarlyStopping(Callback):
     epochs count, so a run that is stopped and continued decides as one that was not stopped.
 
     Runs:  after_evaluation and after_epoch, before_run and after_training.
-    Reads: the monitored value; NaN is no improvement. Ends training; with `restore_best`, changes the weights.
+    Reads: the monitored value; NaN is not an improvement. Ends training; with `restore_best`, changes the weights.
     Costs: nothing; with `restore_best`, one copy of all weights and buffers in main memory and in each checkpoint.
 
     Args:

@@ -207,8 +207,8 @@ class CSVLogger(Logger):
         every_steps: As for `Logger`.
 
     Raises:
-        ConfigurationError: `path` is no name of a file.
-        StorageError: there is a file that is no such table, or it cannot be written.
+        ConfigurationError: `path` is not a name of a file.
+        StorageError: there is a file that is not such a table, or it cannot be written.
     """
 
     path: str = "metrics.csv"
@@ -272,7 +272,7 @@ def _lines_of(path: Path) -> list[dict[str, str]]:
     """The lines of a table that `CSVLogger` wrote; none where there is no file, and a line cut short left out.
 
     Raises:
-        StorageError: it is no such table.
+        StorageError: it is not such a table.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -287,7 +287,7 @@ def _lines_of(path: Path) -> list[dict[str, str]]:
         head, rows = [], []
     if text and (head[:2] != ["step", "epoch"] or any(len(row) != len(head) or not row[0].isdecimal() for row in rows)):
         raise StorageError(
-            f"CSVLogger: {path} is no table that it wrote, whose first columns are step and epoch; move the file away, "
+            f"CSVLogger: {path} is not a table that it wrote, whose first columns are step and epoch; move the file away, "
             "or pass another path="
         )
     return [dict(zip(head, row, strict=True)) for row in rows]

@@ -204,7 +204,7 @@ class TrackSampleIDsStrategy:
     num_tracked_images: int = 0
 
     def __post_init__(self) -> None:
-        raise Unsupported("TrackSampleIDsStrategy is gone from LBANN; use CategoricalAccuracyStrategy")
+        raise Unsupported("TrackSampleIDsStrategy was removed from LBANN; use CategoricalAccuracyStrategy")
 
 
 class _Pictures(_Writing):

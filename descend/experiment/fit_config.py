@@ -145,7 +145,7 @@ class FitDistribution:
         """The one strategy that was asked for; None for the usual one.
 
         Raises:
-            ConfigurationError: there are several, or one is no strategy.
+            ConfigurationError: there are several, or one is not a strategy.
         """
         return strategy_of(
             {

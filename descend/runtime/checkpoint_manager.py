@@ -333,7 +333,7 @@ def _checked_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _best(ledger: Mapping[str, Mapping[str, Any]], names: list[str], best: Literal["lowest", "highest"]) -> list[str]:
-    """Name of the checkpoint with the best score, the oldest of equal ones, as a list; NaN is no score."""
+    """Name of the checkpoint with the best score, the oldest of equal ones, as a list; NaN is not a score."""
     scores = {name: float(s) for name in names if (s := ledger[name]["score"]) is not None and s == s}
     if not scores:
         return []

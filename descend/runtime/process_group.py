@@ -159,7 +159,7 @@ def _store(environment: RankEnvironment) -> distributed_c10d.Store:
         )
     except RuntimeError as error:  # torch's DistNetworkError
         raise LostPeer(
-            f"rank 0 of {environment.world_size} did not come to {environment.address}:{environment.port} within "
+            f"rank 0 of {environment.world_size} did not connect to {environment.address}:{environment.port} within "
             f"{_RENDEZVOUS_SECONDS} seconds: {str(error).splitlines()[0]}"
         ) from error
 
@@ -184,7 +184,7 @@ def _rendezvous(environment: RankEnvironment, store: distributed_c10d.Store) -> 
         if environment.rank == 0:
             time.sleep(_LINGER_SECONDS)  # the other ranks ask its store who is missing
         raise LostPeer(
-            f"{', '.join(missing) or 'rank 0'} of {environment.world_size} did not come within "
+            f"{', '.join(missing) or 'rank 0'} of {environment.world_size} did not connect within "
             f"{_RENDEZVOUS_SECONDS} seconds; see their output"
         ) from error
     return own

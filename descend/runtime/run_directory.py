@@ -63,7 +63,7 @@ def _given_path(path: Any) -> Path:
     """The absolute path that a user gave.
 
     Raises:
-        ConfigurationError: it is no valid name of a directory, or a dangling link.
+        ConfigurationError: it is not a valid name of a directory, or a dangling link.
     """
     place = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
     if not isinstance(place, str) or not place or "\0" in place:

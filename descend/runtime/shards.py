@@ -93,7 +93,7 @@ class TensorFiles:
         files: Of each file what its manifest says in "shards", or None for a file of whole tensors.
 
     Raises:
-        StorageError: a file is no safetensors file, or the shards of a tensor do not make up the whole.
+        StorageError: a file is not a safetensors file, or the shards of a tensor do not make up the whole.
     """
 
     def __init__(self, files: Mapping[Path, Mapping[str, Any] | None]) -> None:
@@ -109,7 +109,7 @@ class TensorFiles:
             except (OSError, SafetensorError) as error:
                 raise StorageError(f"{path} cannot be read: {error}") from error
             self._open[path] = file
-            for name in file.keys():  # noqa: SIM118  # it is no mapping
+            for name in file.keys():  # noqa: SIM118  # it is not a mapping
                 sizes = tuple(file.get_slice(name).get_shape())
                 entry = None if shards is None else _checked(shards.get(name), path, name)
                 offsets, shape = ((0,) * len(sizes), sizes) if entry is None else entry

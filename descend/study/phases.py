@@ -42,7 +42,7 @@ class PretrainingPhase:
         batch_size: Samples of an update; None is that of the trial.
 
     Raises:
-        ConfigurationError: the share is out of range, or the name is no word.
+        ConfigurationError: the share is out of range, or the name is not a word.
     """
 
     name: str

@@ -228,7 +228,7 @@ class Comparison:
             lines = [line for ranked, line in said if ranked]
             left = len(said) - len(lines)
             lines += [f"{where}: cannot rank {left} {'other ' if lines else ''}pairs of arms"] if left else []
-            lines.append(f"{where}: by their medians alone, which rank nobody: {', '.join(group.ranking.order)}")
+            lines.append(f"{where}: by their medians alone, which rank no arm: {', '.join(group.ranking.order)}")
         lines += [f"{where}: {sentence}" for sentence in self._equivalent(group.ranking)]
         if group.ranking.detectable is not None:
             lines.append(f"{where}: {self._detectable(group.ranking)}")

@@ -163,7 +163,7 @@ def given_back(value: Any) -> Any:
 
 
 def _looks_like_a_hook(name: str) -> bool:
-    """Whether a name is no hook and was meant as one."""
+    """Whether a name is not a hook and was meant as one."""
     if name in _HOOKS or name.startswith("_"):
         return False
     return name.startswith(("before_", "after_", "on_")) or bool(difflib.get_close_matches(name, _HOOKS, cutoff=0.85))

@@ -83,7 +83,7 @@ class NotEmpty(nn.Module):
 
 
 class Counting(nn.Module):
-    """A buffer that is no running statistic, and is changed by what a rank sees."""
+    """A buffer that is not a running statistic, and is changed by what a rank sees."""
 
     def __init__(self):
         super().__init__()

@@ -65,7 +65,7 @@ class RunRecord:
             return "under way"
         code = self.end.get("exit_code")
         if code is None:
-            return "ended without leaving word, as after a kill"
+            return "ended without saying how, as after a kill"
         return {0: "finished", 75: "stopped on request", 130: "interrupted"}.get(code, f"ended with exit code {code}")
 
     @property

@@ -217,7 +217,9 @@ class Cross_Grid_Sum_Slice(SameShape):  # noqa: N801  # the format's own spellin
         """An equal piece for each child."""
         shape, pieces = self.output_shape(inputs), max(children, 1)
         if shape[0] % pieces:
-            raise GraphError(f"cuts in {pieces} equal pieces, one a child, and {inputs[0]}: {shape[0]} is no multiple")
+            raise GraphError(
+                f"cuts in {pieces} equal pieces, one a child, and {inputs[0]}: {shape[0]} is not a multiple"
+            )
         return ((shape[0] // pieces, *shape[1:]),) * pieces
 
 

@@ -77,7 +77,7 @@ def check_size(size: int, file: str) -> None:
     """Refuse what is larger than MAX_BYTES, or than the variable DESCEND_MAX_TEXT_BYTES says.
 
     Raises:
-        TextError: it is, or the variable is no number.
+        TextError: it is, or the variable is not a number.
     """
     said = os.environ.get("DESCEND_MAX_TEXT_BYTES", "")
     if said and not said.isdecimal():
@@ -556,7 +556,7 @@ def _bare(token: str, field: FieldInfo) -> Any:
 
 def _integer(token: str, field: FieldInfo) -> int:
     if _INT.fullmatch(token) is None:
-        raise _ValueProblem(f"'{token}' is not a whole number ({field.kind})")
+        raise _ValueProblem(f"'{token}' is not an integer ({field.kind})")
     value = _decoded_integer(token)
     low, high = RANGES[field.kind]
     if value is None or not low <= value <= high:

@@ -209,7 +209,7 @@ class _FileImporter:
             raise UnsupportedNode("is a sparse constant")
         array = np.asarray(value, np.float32 if name in ("value_float", "value_floats") else None)
         if array.dtype == object:
-            raise UnsupportedNode("has a value that is no array")
+            raise UnsupportedNode("has a value that is not an array")
         return ConstantValue(array)
 
     def _folded(self, proto: onnx.NodeProto, given: list[Value | None]) -> tuple[Value, ...]:
@@ -327,7 +327,7 @@ def _described(error: Exception) -> str:
 
 def _opened(path: Path) -> onnx.ModelProto:
     if not path.is_file():
-        raise StorageError(f"{path} is no file")
+        raise StorageError(f"{path} is not a file")
     try:
         proto = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # the library raises errors of Protobuf's own, which differ between its versions

@@ -104,7 +104,7 @@ class GraphExporter:
         return self.array(np.array(value, np.float32))
 
     def ints(self, *values: int) -> str:
-        """A constant list of whole numbers."""
+        """A constant list of integers."""
         return self.array(np.array(values, np.int64))
 
     def reshaped(self, x: str, *shape: int) -> str:

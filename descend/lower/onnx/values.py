@@ -170,7 +170,7 @@ class Node:
         """
         perm = self.get("perm", list(range(rank))[::-1])
         if sorted(perm) != list(range(rank)):
-            raise UnsupportedNode(f"has perm {list(perm)}, which is no order of {rank} axes")
+            raise UnsupportedNode(f"has perm {list(perm)}, which is not an order of {rank} axes")
         return perm
 
     def given(self, place: int) -> Value | None:

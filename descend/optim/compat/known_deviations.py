@@ -103,6 +103,6 @@ NOT_COPIED: tuple[KnownDeviation, ...] = (
         "lamb",
         "v is not corrected, the ratio is of the uncorrected direction, the weights' norm is limited to 10",
         (),
-        "Refused: it is no published rule; its first step is about 10 times too long.",
+        "Refused: it is not a published rule; its first step is about 10 times too long.",
     ),
 )

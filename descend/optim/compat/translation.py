@@ -156,7 +156,7 @@ def _is_number(value: Any) -> bool:
         return False
     try:
         return not math.isnan(value)
-    except OverflowError:  # a whole number beyond what a float holds
+    except OverflowError:  # an integer beyond what a float holds
         return False
 
 

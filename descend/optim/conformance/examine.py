@@ -174,7 +174,7 @@ def _check_built(subject: Candidate) -> None:
             "function that builds it"
         ) from None
     if not isinstance(built, torch.optim.Optimizer):
-        raise RuleError(f"{subject.name} builds a {type(built).__name__}, which is no torch.optim.Optimizer")
+        raise RuleError(f"{subject.name} builds a {type(built).__name__}, which is not a torch.optim.Optimizer")
 
 
 RULE_CHECKS = ("published rule", "published rule with decay", "length of the first step")

@@ -338,7 +338,7 @@ def _counter(title: str, groups: Sequence[Mapping[str, Any]], name: str) -> int:
     """One of `COUNTERS`, which every group holds alike."""
     value = groups[0].get(name) if groups else 0
     if isinstance(value, bool) or not isinstance(value, int) or (value < 0 and name != "seed"):
-        raise RuleError(f"{title}: '{name}' of the state dict must be a whole number and is {value!r}")
+        raise RuleError(f"{title}: '{name}' of the state dict must be an integer and is {value!r}")
     return value
 
 

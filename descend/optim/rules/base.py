@@ -125,7 +125,7 @@ def _each(rule: Rule, names: tuple[str, ...]) -> list[tuple[str, float]]:
             )
         try:
             found.append((name, float(value)))
-        except OverflowError:  # a whole number beyond what a float holds
+        except OverflowError:  # an integer beyond what a float holds
             found.append((name, math.copysign(math.inf, value)))
     return found
 
@@ -159,7 +159,7 @@ def check_positive(rule: Rule, *names: str) -> None:
 
 
 def check_count(rule: Rule, name: str, what: str) -> None:
-    """Raise RuleError unless the named field is a whole number of at least 1. `what` says what it counts."""
+    """Raise RuleError unless the named field is an integer of at least 1. `what` says what it counts."""
     ((_, value),) = _each(rule, (name,))
     if not (math.isfinite(value) and value >= 1 and value == int(value)):
         raise RuleError(f"{type(rule).__name__}: {name} counts {what}, at least 1, and is {getattr(rule, name)!r}")

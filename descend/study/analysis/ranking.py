@@ -119,7 +119,7 @@ class Ranking:
     Attributes:
         ranked: Whether any pair is.
         pairs: In the order of the arms.
-        order: Arms from the best to the worst by the mean of their medians, which is no ranking by itself.
+        order: Arms from the best to the worst by the mean of their medians, which is not a ranking by itself.
         detectable: The difference between two arms that a repetition of the study would find with probability 0.8, from
             the spread between searches pooled over all arms; None with one search. As an estimate from few searches
             it is uncertain itself: see `detectable_interval`.

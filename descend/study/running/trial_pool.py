@@ -94,7 +94,7 @@ def conduct_in_pool(study: Study, ledger: Ledger, pool: TrialPool, keeper: Recor
             if not left:
                 return settled
             if name := stop.requested():
-                raise Stopped(f"{name} asked for an end with {len(left)} or more trials left; run again to go on")
+                raise Stopped(f"{name} stopped it with {len(left)} or more trials left; run again to continue")
             for trial in _next(ledger, left, under_way, again, pool.room()):
                 under_way[trial.id] = trial
                 pool.submit(trial)

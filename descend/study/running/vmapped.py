@@ -115,7 +115,7 @@ def run_vmapped(
                 if bool(stack.failed_at.all()):
                     break
             if signal := stop.requested():
-                raise Stopped(f"{signal} asked for an end after {number} of {trials[0].steps} updates")
+                raise Stopped(f"{signal} stopped it after {number} of {trials[0].steps} updates")
         confirmed = any(trial.phase == "confirmation" for trial in trials)
         tested = stack.look(test=True) if confirmed else {}
     failed_at = stack.failed_at.tolist()

@@ -151,7 +151,7 @@ trainer { mini_batch_size: 9223372036854775808 }
     assert problems(source) == [
         "f.prototext:2:29: model.layer[0].input has no field 'data_feild'; did you mean 'data_field'?",
         "f.prototext:3:35: model.layer[1].convolution.num_dims: a text in quotes, 'x', is not a number (int64)",
-        "f.prototext:3:56: model.layer[1].convolution.kernel_size: 'q' is not a whole number (int64)",
+        "f.prototext:3:56: model.layer[1].convolution.kernel_size: 'q' is not an integer (int64)",
         "f.prototext:3:61: model.layer[1] has 'relu' beside 'convolution' at 3:11; only one of them may stand",
         "f.prototext:4:18: model.num_epochs is given twice, first at 4:3; it is not a list",
         "f.prototext:5:3: model has no field 'objectiv_function'; did you mean 'objective_function'?",
@@ -179,8 +179,8 @@ trainer { mini_batch_size: 9223372036854775808 }
             "model { num_epochs: { a: 1 } }",
             "f.prototext:1:9: model.num_epochs is given a message; expected a number (int64)",
         ),
-        ("model { num_epochs: 1_0 }", "f.prototext:1:21: model.num_epochs: '1_0' is not a whole number (int64)"),
-        ("model { num_epochs: 1.0 }", "f.prototext:1:21: model.num_epochs: '1.0' is not a whole number (int64)"),
+        ("model { num_epochs: 1_0 }", "f.prototext:1:21: model.num_epochs: '1_0' is not an integer (int64)"),
+        ("model { num_epochs: 1.0 }", "f.prototext:1:21: model.num_epochs: '1.0' is not an integer (int64)"),
         (
             "model { amp { init_scale: 1e999 } }",
             "f.prototext:1:27: model.amp.init_scale: '1e999' is outside the range of double",

@@ -157,7 +157,7 @@ def _check_argument(title: str, key: str, value: object) -> None:
         if not isinstance(value, (list, tuple)) or not value or not all(map(is_number, value)):
             raise RuleError(f"{title}: step must be a list of at least one number and is {value!r}")
     elif key in WHOLE and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise RuleError(f"{title}: {key} must be a whole number of at least 0 and is {value!r}")
+        raise RuleError(f"{title}: {key} must be an integer >= 0 and is {value!r}")
     elif not (is_number(value) or (key == "optimizer_learning_rate" and value is None)):
         raise RuleError(f"{title}: {key} must be a number and is {value!r}")
 
