@@ -287,8 +287,8 @@ def _lines_of(path: Path) -> list[dict[str, str]]:
         head, rows = [], []
     if text and (head[:2] != ["step", "epoch"] or any(len(row) != len(head) or not row[0].isdecimal() for row in rows)):
         raise StorageError(
-            f"CSVLogger: {path} is not a table that it wrote, whose first columns are step and epoch; move the file away, "
-            "or pass another path="
+            f"CSVLogger: {path} is not a table that it wrote, whose first columns are step and epoch; move the file "
+            "away, or pass another path="
         )
     return [dict(zip(head, row, strict=True)) for row in rows]
 

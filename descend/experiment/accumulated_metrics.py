@@ -51,8 +51,8 @@ class AccumulatedMetric(Loss):
     def ratio(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
         """Refused: it is not a ratio."""
         raise ConfigurationError(
-            f"metric '{self.name}' is not a ratio of two sums, which is what a study's trials measure: take 'accuracy', "
-            "a loss, or a function that returns (numerator, denominator)"
+            f"metric '{self.name}' is not a ratio of two sums, which is what a study's trials measure: take "
+            "'accuracy', a loss, or a function that returns (numerator, denominator)"
         )
 
     def accumulated(self, output: Any, targets: Sequence[Tensor]) -> Accumulated:

@@ -174,8 +174,8 @@ def _open_csv(reader: Reader, seed: int) -> LabelledArrays:
             )
     except (ValueError, OSError, EOFError) as error:
         raise DataError(
-            f"{path} is not a table of numbers: {error} (rows are counted from 0 after the {skipped} that skip_rows and "
-            "has_header pass over)"
+            f"{path} is not a table of numbers: {error} (rows are counted from 0 after the {skipped} that skip_rows "
+            "and has_header pass over)"
         ) from error
     if table.size == 0:
         raise DataError(f"{path} has no rows after the {skipped} that skip_rows and has_header pass over")
