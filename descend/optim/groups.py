@@ -168,7 +168,7 @@ def layerwise(
         Groups named "layer 0", "layer 0, undecayed", "layer 1" and so on, the lowest first.
 
     Raises:
-        RuleError: `factor` or `lr` is not a number above 0; a rule matches nothing; `layers` leaves weights out; nothing
+        RuleError: `factor` or `lr` is not a number above 0; a rule matches nothing; `layers` leaves weights out; none
             is trainable.
 
     Source: Clark et al. 2020, https://arxiv.org/abs/2003.10555
