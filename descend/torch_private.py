@@ -253,7 +253,7 @@ def plain_state_dict(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """What `torch.optim.Optimizer.state_dict` returns, whatever the subclass has made of it.
 
     torch's own form imports torch._dynamo first, so that no graph is made of it; that takes two seconds. Where it is
-    not imported, nobody makes graphs.
+    not imported, no graphs are captured.
     """
     import torch
 

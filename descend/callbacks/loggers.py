@@ -1,4 +1,4 @@
-"""Loggers: what a run measures, in a file or in somebody's tracking tool. All are one protocol of three methods.
+"""Loggers: what a run measures, in a file or in a tracking tool. All are one protocol of three methods.
 
     begin(run)                what the run is; called once, before the first step
     log(values, step)         numbers by name, of the moment after `step` updates
@@ -82,7 +82,7 @@ class Logger(Callback):
         """The run has ended; `complete` is False after an error or a signal."""
         raise NotImplementedError(f"{type(self).__name__} defines no end()")
 
-    # ---- who calls it
+    # ---- where it is called
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""

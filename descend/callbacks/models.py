@@ -80,7 +80,7 @@ class SaveTopKModels(Callback):
     Args:
         dir: Where the files go.
         k: How many trainers save.
-        metric: Decides who is best.
+        metric: Decides which model is best.
         ascending_ordering: The smallest value is best.
 
     Raises:

@@ -104,7 +104,7 @@ class _Instruction:
         forward: Takes what is in the slots it reads.
         inputs: Those slots: the pass where it asks for it, its inputs, its weights.
         outputs: The slots it fills.
-        last_uses: Slots that nobody reads afterwards.
+        last_uses: Slots that are not read afterwards.
         quick: Does the same faster, by what is known of where its inputs come from.
     """
 
@@ -335,7 +335,7 @@ def _run_watched(
     slots: list[Any],
     watch: Callable[[str, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]],
 ) -> None:
-    """The same with somebody looking on, who may keep or exchange outputs, so nothing of them is taken for known."""
+    """The same with hooks that may keep or exchange outputs, so no output is assumed to be known."""
     for step in steps:
         result = step.forward(*[slots[i] for i in step.inputs])
         seen = watch(step.name, (result,) if len(step.outputs) == 1 else tuple(result))

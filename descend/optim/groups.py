@@ -1,4 +1,4 @@
-"""Who is decayed, who is scaled and who is trained: groups from rules over names, layers and shapes.
+"""Which parameters are decayed, scaled and trained: groups from rules over names, layers and shapes.
 
     no_decay(model)                     two groups: biases, norms and other vectors are not decayed
     layerwise(model, factor=0.75)       a learning rate for each layer, lower towards the input
@@ -20,7 +20,7 @@ Decay and layer-wise scaling are excluded apart from each other, since recipes d
     "dims<=1"    weights with at most so many dimensions; also <, ==, >=, >
     "*.head.*"   weights whose whole name matches, with * for any text, ? for any letter and [...] for a choice
 
-A rule that matches nothing is an error, since a recipe that silently excludes nobody is another recipe.
+A rule that matches nothing is an error, since a recipe that silently excludes nothing is another recipe.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ OnNonfinite = Literal["raise", "skip", "allow"]
 
 
 def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep torch.compile, where somebody uses it around the loop, from tracing into `method`.
+    """Keep torch.compile, where it is used around the loop, from tracing into `method`.
 
     Only such a loop has imported torch._dynamo; importing it for everybody would cost two seconds.
     """
@@ -87,7 +87,7 @@ def _outside_inference_mode(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's wrapper around an optimizer's step, entered where somebody listens: hooks or a profiler.
+    """Torch's wrapper around an optimizer's step, entered where there are hooks or a profiler.
 
     It opens a profiler's record at each step, which takes as long as updating a small net.
     """

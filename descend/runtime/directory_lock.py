@@ -283,7 +283,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError):
-        return {}  # not written by us, and nobody touches it
+        return {}  # not written by us, and not touched
     return found if isinstance(found, dict) else {}
 
 

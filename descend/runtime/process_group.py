@@ -182,7 +182,7 @@ def _rendezvous(environment: RankEnvironment, store: distributed_c10d.Store) -> 
     except RuntimeError as error:  # torch's DistStoreError
         missing = [key for key in keys if own is not None and not _has(own, key)]
         if environment.rank == 0:
-            time.sleep(_LINGER_SECONDS)  # the other ranks ask its store who is missing
+            time.sleep(_LINGER_SECONDS)  # the other ranks ask its store which are missing
         raise LostPeer(
             f"{', '.join(missing) or 'rank 0'} of {environment.world_size} did not connect within "
             f"{_RENDEZVOUS_SECONDS} seconds; see their output"

@@ -172,7 +172,7 @@ def _looks_like_a_hook(name: str) -> bool:
 def _takes_one_record(cls: type[Callback], name: str) -> bool:
     hook = vars(cls)[name]
     if not inspect.isfunction(hook):
-        return True  # what somebody has made in another way is called as it is
+        return True  # what was made in another way is called as it is
     try:
         inspect.signature(hook).bind(None, None)
     except TypeError:

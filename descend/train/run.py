@@ -8,7 +8,7 @@ strategy       where parameters live and how ranks communicate; `strategies/`
 transforms     what happens to whole gradients; `transforms/`
 precision      the loss scale
 data           mini-batches by mode
-callbacks      who is called when; `events.py` shows the moments
+callbacks      what is called when; `events.py` shows the moments
 state          where the run stands: the only part that changes throughout
 store          rows, checkpoints and files
 stop           signals, and requests of callbacks

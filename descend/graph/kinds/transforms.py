@@ -60,7 +60,7 @@ class Concatenation(Layer):
 
 
 class Dummy(Entrywise):
-    """Swallows an output that nobody takes. Inserted where it is missing."""
+    """Consumes an output that has no other child. Inserted where it is missing."""
 
     message: ClassVar[str] = "Layer.Dummy"
     num_children: ClassVar[int | None] = 0

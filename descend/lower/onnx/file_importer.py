@@ -143,7 +143,7 @@ class _FileImporter:
             self.problems.append(f"node '{name}' ({proto.op_type}){_module_of(proto)} {reason}")
         except DescendError:
             raise
-        except Exception as error:  # importers check what exporters get wrong; what nobody writes ends here
+        except Exception as error:  # importers check what exporters get wrong; what no exporter writes ends here
             self.problems.append(
                 f"node '{name}' ({proto.op_type}){_module_of(proto)} is malformed: {_described(error)}"
             )
@@ -283,7 +283,7 @@ def _module_of(proto: onnx.NodeProto) -> str:
 
 
 def _needed(outputs: list[Layer], layers: list[Layer]) -> list[Layer]:
-    """The layers that outputs depend on, and all inputs; others, such as a last state that nobody takes, are let go."""
+    """The layers that outputs depend on, and all inputs; others, such as a last state without a reader, are dropped."""
     needed: dict[int, Layer] = {layer.serial: layer for layer in layers if isinstance(layer, Input)}
     waiting = list(outputs)
     while waiting:

@@ -416,7 +416,7 @@ def _no_mean(_: Any) -> Any:
 
 
 def _followed(script: _Script, master: Symbol) -> Symbol:
-    """The master, or what somebody wrote into the weights since it was rounded into them."""
+    """The master, or what was written into the weights since it was rounded into them."""
     w = script.input("w", "element")
     same = script.call("operator.eq", (script.cast("narrow", master), w), {})
     return script.call("where", (same, master, script.cast("widen", w)), {})

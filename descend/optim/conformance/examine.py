@@ -222,6 +222,6 @@ def survey(module: ModuleType) -> Iterator[Report]:
 
 
 def _missing(subject: Candidate) -> list[str]:
-    """Required arguments for which nobody gave a value."""
+    """Required arguments without a value."""
     _weights, *others = [name for name, default in subject.stated.items() if default is inspect.Parameter.empty] or [""]
     return [name for name in others if name != "lr" and name not in subject.args]

@@ -82,7 +82,7 @@ def _described(item: object) -> str:
 
 
 def has_values(groups: Sequence[Mapping[str, Any]], names: Sequence[Sequence[str]], title: str) -> None:
-    """Refuse weights that are a shape alone, which nobody can update.
+    """Refuse weights that are a shape alone, which cannot be updated.
 
     Raises:
         RuleError: Names the first of them.

@@ -1,6 +1,6 @@
-"""`Optimizer.state` as torch has it, which notices when somebody puts another value into it.
+"""`Optimizer.state` as torch has it, which notices when a value is replaced.
 
-Weights and state live in arenas, and a step reads the arenas. A user who writes `optimizer.state[p]["m"] = other`, or
+Weights and state are held in arenas, which a step reads. A user who writes `optimizer.state[p]["m"] = other`, or
 `optimizer.state[p] = {...}`, means the next step to start from there.
 """
 

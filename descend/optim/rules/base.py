@@ -66,7 +66,7 @@ __all__ = [
     "quotient",
 ]
 
-MEANS = ("row_mean", "column_mean")  # who asks for one is given whole tensors
+MEANS = ("row_mean", "column_mean")  # a rule that asks for one is given whole tensors
 PROVIDED = ("g", "p", "s", "t", "lr", "decay", "scaled", "norm", "total", "size", *MEANS, "noise")
 
 

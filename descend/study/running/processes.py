@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["can_fork", "can_stack_in_processes", "divided", "forked", "run_in_forks", "run_in_stacks"]
 
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-_POLL_SECONDS = 0.2  # between two looks whether somebody asked for an end
+_POLL_SECONDS = 0.2  # between two checks for a request to stop
 
 
 def can_fork(task: StudyTask) -> str | None:

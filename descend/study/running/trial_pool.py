@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Ended", "TrialPool", "conduct_in_pool"]
 
-_POLL_SECONDS = 0.5  # for which an end is waited for, between two looks whether somebody asked for an end of all
+_POLL_SECONDS = 0.5  # for which an end is waited for, between two checks for a request to stop
 _MOST_CRASHES = 3  # of the worker of one trial, after which the trial is held to be the cause
 
 

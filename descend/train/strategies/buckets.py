@@ -214,7 +214,7 @@ class GradientReducer:
         for of_each in shared:
             all_reduce_shared(of_each, self.process.rank)
         if shared:
-            self.process.all_reduce(torch.zeros(1))  # nobody changes a bucket that others still read or write
+            self.process.all_reduce(torch.zeros(1))  # no rank changes a bucket that others still read or write
             return
         with self.process.status.wait("the sum of gradients"):
             for bucket in self._buckets:

@@ -218,7 +218,7 @@ def test_rates_that_no_epoch_sets_are_passed_over(make):
 
 
 def test_the_older_tournament_is_refused_where_there_are_several_trainers(monkeypatch):
-    with lenient(), pytest.warns(UserWarning, match="one trainer has nobody to play with"):
+    with lenient(), pytest.warns(UserWarning, match="one trainer has no partner"):
         callback = LocalTournament(batch_interval=1, metric="size")
     monkeypatch.setattr("descend.callbacks.lbann.current_trainer", lambda: (0, 2))
     with pytest.raises(ConfigurationError, match="play by the training algorithm LTFB"):

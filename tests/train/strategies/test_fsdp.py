@@ -231,7 +231,7 @@ def test_an_error_ends_the_wait_and_frees_parameters(made):
 def test_nobody_knows_whose_a_gradient_was_that_is_not_finite(made):
     batch = Batch({"x": X, "y": Y}, np.arange(6), 0, 0, 6, True)
     assert made.strategy.diagnose(batch) == [
-        "the samples of all ranks are finite; FSDP2 sums gradients, so nobody knows whose it was"
+        "the samples of all ranks are finite; FSDP2 sums gradients, so the rank of origin is unknown"
     ]
     wrong = copy.deepcopy(batch)
     wrong.fields["x"][2, 0] = np.nan
