@@ -177,7 +177,7 @@ def _named(arms: Any) -> dict[str, Any]:
     names = [arms] if isinstance(arms, str) or not hasattr(arms, "__iter__") else list(arms)
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
         raise ConfigurationError(
-            f"the arm '{twice[0]}' stands twice: give names, such as arms={{'a': '{twice[0]}', 'b': '{twice[0]}'}}"
+            f"the arm '{twice[0]}' is given twice: give names, such as arms={{'a': '{twice[0]}', 'b': '{twice[0]}'}}"
         )
     return {name if isinstance(name, str) else getattr(name, "__name__", str(name)): name for name in names}
 

@@ -1,4 +1,4 @@
-"""A workload on text, small enough that a trial takes seconds on one core: a byte-level transformer language model.
+"""A workload on text, small enough that a trial takes seconds on one core: a transformer that goes on byte by byte.
 
     bytes_ahead    post-norm, 32 features, 3 layers of 4 heads, 16 bytes of context; 55,000 weights
 

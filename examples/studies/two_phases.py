@@ -1,6 +1,6 @@
 """A workload in two phases with a fine-tuned outcome, as BERT's, small enough that a trial takes seconds on one core.
 
-    pretraining    a byte-level transformer language model on Python's sources: pieces of 8 bytes for four fifths of
+    pretraining    a transformer goes on byte by byte through Python's sources: pieces of 8 bytes for four fifths of
                    the updates, then pieces of 32 bytes for the last fifth
     outcome        the same transformer with a new head says after 32 bytes whether a letter or digit, a blank, the end
                    of the line or a mark follows; trained on 500 pieces by AdamW for 40 updates, the same for all arms

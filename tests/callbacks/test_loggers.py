@@ -131,7 +131,7 @@ def test_a_table_of_a_run_in_parts_is_that_of_one_in_one_go(tmp_path):
 def test_a_file_that_is_no_table_is_not_overwritten(tmp_path):
     other = tmp_path / "other.csv"
     other.write_text("name,price\na,1\n")
-    with pytest.raises(StorageError, match="no table that it wrote"):
+    with pytest.raises(StorageError, match="not a table that it wrote"):
         execute(work(CSVLogger(path=str(other))), tmp_path / "run")
     assert other.read_text() == "name,price\na,1\n"
 

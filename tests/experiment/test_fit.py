@@ -436,7 +436,7 @@ def test_a_scalar_that_is_no_mean_over_samples_warns_where_a_batch_is_split():
         warnings.simplefilter("error")
         fit(loss=counted, micro_batch_size=4)
         fit(loss=counted, data=(X, IGNORING))  # the whole batch at once is what the function says it is
-    with pytest.warns(UserWarning, match="no mean over samples") as reported:
+    with pytest.warns(UserWarning, match="not a mean over samples") as reported:
         fit(loss=counted, data=(X, IGNORING), micro_batch_size=4, shuffle=False)
     assert len(reported) == 1
 
@@ -446,7 +446,7 @@ def test_looking_at_a_scalar_draws_no_random_number():
         return nn.functional.cross_entropy(nn.functional.dropout(output, 0.5), y)
 
     reported, untold = net(), net()
-    with pytest.warns(UserWarning, match="no mean over samples"):
+    with pytest.warns(UserWarning, match="not a mean over samples"):
         fit(reported, noisy, micro_batch_size=5)
     fit(untold, lambda output, y: (noisy(output, y) * len(y), len(y)), micro_batch_size=5)
     for a, b in zip(reported.parameters(), untold.parameters(), strict=True):
@@ -514,7 +514,7 @@ def frozen():
         ({"callbacks": descend.GradientNorm()}, "callbacks must be a list of callbacks"),
         ({"shuffle": "no"}, "shuffle must be True or False, got 'no'"),
         ({"stop": descend.Reached("acuracy", 0.9), "metrics": ["accuracy"]}, "'acuracy'.* did you mean 'accuracy'"),
-        ({"stop": descend.Reached("validation/objective", 0.1)}, "nobody records.*train/objective"),
+        ({"stop": descend.Reached("validation/objective", 0.1)}, "is not recorded.*train/objective"),
         ({"stop": descend.Reached("gradient_norm", 1, at_most=True) | descend.Steps(3)}, r"Reached\('gradient_norm'\)"),
         ({"loss": lambda output: output.sum()}, "is called with the output and 1 targets"),
         ({"loss": lambda output, y: output.detach().sum()}, "depends on none of the weights"),
