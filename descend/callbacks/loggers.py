@@ -250,7 +250,7 @@ class CSVLogger(Logger):
         self._file.close()
 
     def _write_all(self, lines: list[dict[str, Any]]) -> None:
-        """Write the table anew; the last of the lines may still grow."""
+        """Rewrite the table; the last of the lines may still grow."""
         from descend.runtime import write_beside
 
         if self._file is not None:

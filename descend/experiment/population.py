@@ -281,7 +281,7 @@ def _check(runs: Sequence[Run], world: Communicator) -> None:
 
 
 def _chosen(population: Population) -> tuple[dict[int, Path], int]:
-    """The checkpoint from which each trainer of this process goes on, and the round that all of them are in.
+    """The checkpoint from which each trainer of this process continues, and the round that all of them are in.
 
     Trainers that one process trains one after the other have not all come to a first checkpoint when it is killed: one
     without a checkpoint begins its first round.

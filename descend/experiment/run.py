@@ -67,7 +67,7 @@ def run(
         ConfigurationError: the description is wrong; nothing was started.
         DataError: a data set or a sample is not what the description says.
         NumericalError: a gradient was not finite; the weights are those before that step.
-        Stopped: a signal asked for an end; the state is saved in the run directory.
+        Stopped: a signal asked it to stop; the state is saved in the run directory.
     """
     options = RunOptions(run_dir, True, resume, reset_optimizer, weights_only, trainers, procs_per_trainer)
     return run_experiment(Experiment(trainer, model, data_reader, optimizer), options)

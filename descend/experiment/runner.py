@@ -121,7 +121,7 @@ def execute(run: Run) -> Result:
 
     Raises:
         ConfigurationError: also where another process is at work in the directory.
-        Stopped: a signal asked for an end; the state is saved if the run has a directory.
+        Stopped: a signal asked it to stop; the state is saved if the run has a directory.
         Other errors of `descend.errors`, as they come.
     """
     return run.strategy.execute(run, _Executor())

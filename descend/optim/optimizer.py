@@ -57,7 +57,7 @@ OnNonfinite = Literal["raise", "skip", "allow"]
 def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
     """Keep torch.compile, where it is used around the loop, from tracing into `method`.
 
-    Only such a loop has imported torch._dynamo; importing it for everybody would cost two seconds.
+    Only such a loop has imported torch._dynamo; importing it always would cost two seconds.
     """
 
     reason = "descend's optimizers bring compiled kernels of their own; leave the step out of whole graphs"

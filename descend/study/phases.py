@@ -189,7 +189,7 @@ def carry_weights(module: torch.nn.Module, earlier: torch.nn.Module, *, all_of_t
     """Give a module the weights and buffers of an earlier one that have the same names and shapes.
 
     Args:
-        module: That goes on.
+        module: The one that is trained further.
         earlier: That was trained.
         all_of_them: Whether every weight of both must be among them.
         what: The phase, for errors.

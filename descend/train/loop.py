@@ -32,7 +32,7 @@ def train(run: Run, stop: Stop) -> str:
         The reason, a sentence.
 
     Raises:
-        Stopped: a signal asked for an end; the step that was under way is finished.
+        Stopped: a signal asked it to stop; the step that was under way is finished.
         NumericalError: a gradient was not finite. Everything is as it was before that step.
     """
     state, reason = run.state, None

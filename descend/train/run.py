@@ -66,7 +66,7 @@ class RunConfig:
         summary_dir: Where TensorBoard's files go, below the run directory.
         resume: Continue the newest good checkpoint of the run directory; without one, begin.
         reset_optimizer: Continue it with an optimizer without state.
-        weights_only: Begin anew with those weights of it that fit.
+        weights_only: Start over with those weights of it that fit.
         say: Prints for the user.
     """
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged, foreign, hostile or cannot be written; a directory that is somebody else's."""
+"""Checkpoints that are damaged, foreign, hostile or cannot be written; a directory of another owner."""
 
 import contextlib
 import functools
@@ -527,7 +527,7 @@ def second(tmp_path, **settings):
 
 @pytest.mark.slow
 def test_two_processes_in_one_run_directory(tmp_path, owner):
-    """The second one exits with 2 and names the first: host, number, start. The first one goes on.
+    """The second one exits with 2 and names the first: host, number, start. The first one continues.
 
     Once it was killed another process has the directory at once, with nothing to delete.
     """

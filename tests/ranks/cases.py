@@ -274,7 +274,7 @@ CASES = {
     "a function of two targets": lambda: fit(
         loss=masked, some=(numbers(0), numbers(1), (numbers(2) > 0.5).double()), targets=2, batch_size=7
     ),
-    "samples that are drawn anew": lambda: fit(some=Noisy(), batch_size=5),
+    "samples that are drawn again": lambda: fit(some=Noisy(), batch_size=5),
     "weights that are frozen and thawed, sharded": lambda: fit(
         callbacks=[Thawing()], batch_size=3, optimizer=ADAM, shard_optimizer=True
     ),

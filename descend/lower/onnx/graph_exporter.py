@@ -124,7 +124,7 @@ class GraphExporter:
         return self("Expand", x, self("Concat", self.samples(), self.ints(*shape), axis=0))
 
     def samples(self) -> str:
-        """The number of samples, a list of one whole number."""
+        """The number of samples, a list of one integer."""
         return self("Shape", self.batch, start=0, end=1)
 
     def weights(self, values: Mapping[str, NDArray[Any]]) -> None:

@@ -299,7 +299,9 @@ def load(
     rows = list(_rows(holder, names, found, groups, chosen, strict))
     if rows:
         raise _table(
-            holder.title, rows, "load a state of the same rule and weights; strict=False starts missing weights anew"
+            holder.title,
+            rows,
+            "load a state of the same rule and weights; strict=False starts missing weights without state",
         )
     for i, called in enumerate(names):
         _check_options(holder, i, called, found, groups)

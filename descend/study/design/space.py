@@ -150,7 +150,7 @@ def one_minus_log(low: float, high: float) -> Dimension:
 
 
 def integer(low: int, high: int) -> Dimension:
-    """Whole numbers from `low` to `high`, both included."""
+    """Integers from `low` to `high`, both included."""
     return Dimension("integer", (low, high))
 
 

@@ -182,7 +182,7 @@ class RayPool:
         except errors.RayTaskError as error:
             cause = error.cause
             if isinstance(cause, Stopped):  # as the worker of a machine that has to leave
-                return Ended(trial, None, "its worker was asked for an end", machine_lost=True)
+                return Ended(trial, None, "its worker was asked to stop", machine_lost=True)
             if isinstance(cause, DescendError):
                 raise cause from None
             if isinstance(cause, ImportError):

@@ -69,7 +69,7 @@ def conduct(
         ConfigurationError: the workload or an optimizer cannot be made, records are of other settings, or the machine
             has not what a trial needs.
         DescendError: a trial ended in an error that repeating did not mend.
-        Stopped: a signal asked for an end, or nothing was left to claim; trials under way run again.
+        Stopped: a signal asked it to stop, or nothing was left to claim; trials under way run again.
     """
     if isinstance(executor, str):
         check_name(executor)
@@ -257,7 +257,7 @@ def run_in_processes(path: str | os.PathLike[str], processes: int, executor: str
     for worker in workers:
         worker.join()
     if name := stop.requested():
-        raise Stopped(f"{name} asked for an end; what ended is recorded, run again to continue")
+        raise Stopped(f"{name} stopped it; what ended is recorded, run again to continue")
     failed = [worker.exitcode for worker in workers if worker.exitcode]
     problems: list[str] = []
     while not said.empty():

@@ -154,7 +154,7 @@ def run_trial(
         checkpoints: Where it is saved, and continues from; None saves nothing.
 
     Raises:
-        Stopped: a signal asked for an end; the trial is not recorded and runs again.
+        Stopped: a signal asked it to stop; the trial is not recorded and runs again.
     """
     run = _TrialRun(task, trial, evaluations, scorer or Scorer(task), kind, checkpoints)
     status, failed_at, message = "done", None, ""

@@ -131,7 +131,7 @@ def update_one_trial(
     options = update.options
     settings = GroupSettings(
         rule=with_constants(update.rule, {name: numbers[name] for name in update.constants}),
-        lr=0.0,  # handed in as a tensor below
+        lr=0.0,  # passed as a tensor below
         decay=float(update.decays),
         decay_form=options["decay"],
         rescale=-options["rescale_grad"] if options["maximize"] else options["rescale_grad"],

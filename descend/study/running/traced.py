@@ -1,6 +1,6 @@
 """A function of tensors as the plain list of operations that it comes to.
 
-Dispatching `vmap` and `grad` anew costs as much as the arithmetic of a small network does. A trace pays it once; what
+Dispatching `vmap` and `grad` again costs as much as the arithmetic of a small network does. A trace pays it once; what
 is run afterwards are the same operations in the same order, without those that change nothing or repeat another one,
 and over memory that is free again where they are elementwise. It holds for one set of shapes, and needs no compiler:
 the operations are called by TorchScript's interpreter, which takes a third of the time in which Python calls them.

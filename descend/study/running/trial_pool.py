@@ -82,7 +82,7 @@ def conduct_in_pool(study: Study, ledger: Ledger, pool: TrialPool, keeper: Recor
 
     Raises:
         DescendError: a trial ended in an error that repeating did not mend, or what a worker raised.
-        Stopped: a signal asked for an end; trials under way run again.
+        Stopped: a signal asked it to stop; trials under way run again.
     """
     under_way: dict[str, Trial] = {}
     again: list[Trial] = []  # lost with their workers, and still claimed
@@ -117,7 +117,7 @@ def conduct_in_pool(study: Study, ledger: Ledger, pool: TrialPool, keeper: Recor
 def _next(
     ledger: Ledger, left: Sequence[Trial], under_way: dict[str, Trial], again: list[Trial], room: int
 ) -> list[Trial]:
-    """The trials to hand in: those that were lost, and newly claimed ones."""
+    """The trials to submit: those that were lost, and newly claimed ones."""
     first = again[:room]
     del again[:room]
     waiting = {trial.id for trial in again} | {trial.id for trial in first}

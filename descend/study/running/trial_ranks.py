@@ -52,7 +52,7 @@ def run_on_ranks(
         setup: Of the trials.
 
     Raises:
-        Stopped: a signal asked for an end; the trial under way is not recorded and runs again.
+        Stopped: a signal asked it to stop; the trial under way is not recorded and runs again.
     """
     for trial in trials:
         with tempfile.TemporaryDirectory(prefix="descend-trial-") as folder:

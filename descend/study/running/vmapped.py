@@ -100,7 +100,7 @@ def run_vmapped(
 
     Raises:
         ConfigurationError: the trials cannot run together.
-        Stopped: a signal asked for an end; none of the trials is recorded, and they run again.
+        Stopped: a signal asked it to stop; none of the trials is recorded, and they run again.
     """
     began = time.perf_counter()
     with warnings.catch_warnings(), SignalHandler() as stop:

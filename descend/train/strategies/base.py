@@ -190,7 +190,7 @@ class Strategy:
         """Wait for all ranks to come to this place of the run, and learn whether one of them asks for its end."""
 
     def stop_requested(self) -> str | None:
-        """The name of a signal that asked for an end, as all ranks know it since the last synchronization; or None."""
+        """The name of a signal to stop, as all ranks know it since the last synchronization; or None."""
         return self._run.stop.requested()
 
     # ---- state

@@ -1,4 +1,4 @@
-"""Parameters whose memory somebody else holds are updated where they are; all others may move."""
+"""Parameters whose memory is held elsewhere are updated where they are; all others may move."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def step(params: list[nn.Parameter], optimizer: Any, steps: range) -> None:
 
 
 def expected(steps: int, runner: str) -> list[Tensor]:
-    """Of parameters that nobody else holds; "blocks" and "compiled" agree to the bit."""
+    """Of parameters that are held nowhere else; "blocks" and "compiled" agree to the bit."""
     params = fresh()
     step(params, descend.optim.Adam(params, lr=0.01, runner="plain" if runner == "plain" else "blocks"), range(steps))
     return [p.detach() for p in params]

@@ -1,4 +1,4 @@
-"""Who may be trained, and that everybody is trained once."""
+"""Which parameters may be trained, and that each is trained once."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_groups_whose_options_differ_are_not_joined() -> None:
         joined.load_state_dict(two.state_dict())
 
 
-# ---- states that somebody, or a disk, has changed
+# ---- states that a user, or a disk, has changed
 
 
 def group(**options: Any) -> Callable[[Any], None]:
@@ -203,7 +203,7 @@ def test_the_constants_in_force_are_those_that_go_on(key: str, built: float) -> 
     steps([p, q], [whole, part], range(2, 4))
     assert torch.equal(p, q)
     assert part.param_groups[0]["beta1"] == part.param_groups[0]["betas"][0] == 0.8
-    part.param_groups[0]["beta1"] = 0.5  # the rule is built anew from what stands there now
+    part.param_groups[0]["beta1"] = 0.5  # the rule is built anew from the values in the group
     part.step()
 
 
