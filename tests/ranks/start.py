@@ -50,9 +50,9 @@ class _ForkServer:
     def __init__(self) -> None:
         self._link, theirs = socket.socketpair()
         command = [sys.executable, str(TESTS / "ranks" / "fork_server.py"), str(theirs.fileno())]
-        self._process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env={**os.environ, "OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL
-        )
+        path = os.pathsep.join([str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
         theirs.close()
         self._text = b""
         self._codes: dict[int, int] = {}
