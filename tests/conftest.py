@@ -1,5 +1,6 @@
-"""What tests of several rooms are given."""
+"""What tests of several rooms are given, and in which order they run."""
 
+import gc
 import sys
 
 import pytest
@@ -11,6 +12,27 @@ from descend.optim import named_optimizers
 # How long an example takes depends on what else the machine does, and says nothing of the code.
 settings.register_profile("descend", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("descend")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """A run of slow tests alone imports no file without the word: collecting all costs each worker 20 seconds."""
+    if config.option.markexpr == "slow" and collection_path.suffix == ".py":
+        return "slow" not in collection_path.read_text() or None
+    return None
+
+
+def pytest_collection_modifyitems(items):
+    """The longest first, by the seconds that their mark says, so that none begins when all others have ended."""
+    if any(item.get_closest_marker("slow") for item in items):
+        items.sort(
+            key=lambda item: -max((mark.kwargs.get("seconds", 5) for mark in item.iter_markers("slow")), default=0)
+        )
+
+
+def pytest_collection_finish():
+    """What was collected stays; the garbage collector need not look at it in each test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
