@@ -1,6 +1,7 @@
 """What tests of several rooms are given, and in which order they run."""
 
 import gc
+import os
 import sys
 
 import pytest
@@ -21,12 +22,25 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
+@pytest.hookimpl(trylast=True)  # after others have been deselected
 def pytest_collection_modifyitems(items):
-    """The longest first, by the seconds that their mark says, so that none begins when all others have ended."""
-    if any(item.get_closest_marker("slow") for item in items):
-        items.sort(
-            key=lambda item: -max((mark.kwargs.get("seconds", 5) for mark in item.iter_markers("slow")), default=0)
-        )
+    """Each worker begins with long tests, by the seconds that their mark says, so that none is left for the end.
+
+    Of n workers each first gets an n-th of the list, in one piece.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    seconds = {
+        item: max((mark.kwargs.get("seconds", 0) for mark in item.iter_markers("slow")), default=0) for item in items
+    }
+    long = sorted((item for item in items if seconds[item]), key=seconds.__getitem__, reverse=True)
+    short = [item for item in items if not seconds[item]]
+    ordered = []
+    for worker in range(workers if long else 0):
+        own = long[worker::workers]
+        size = (len(items) - len(ordered)) // (workers - worker) - len(own)
+        ordered += own + short[: max(size, 0)]
+        del short[: max(size, 0)]
+    items[:] = [*ordered, *short]
 
 
 def pytest_collection_finish():

@@ -29,7 +29,14 @@ import torch
 import torch.distributed
 
 # What a run imports, at once or in its first step; torch's optimizers come with its compiler.
-NEEDED = ("torch._dynamo", "torch.distributed.fsdp", "descend.experiment.fit", "descend.experiment.run", "descend.zoo")
+NEEDED = (
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "descend.experiment.fit",
+    "descend.experiment.run",
+    "descend.study.running.scheduler",
+    "descend.zoo",
+)
 
 
 def serve(link: socket.socket) -> dict[str, object] | None:

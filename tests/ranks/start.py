@@ -106,6 +106,14 @@ class Rank:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout: float = 250.0) -> int:
+        self.communicate(timeout)
+        assert self.returncode is not None
+        return self.returncode
+
     def communicate(self, timeout: float = 250.0) -> tuple[str, str]:
         self.returncode = self.server.code(self.pid, timeout)
         if self.returncode is None:
@@ -142,6 +150,20 @@ def begin(
     command = [sys.executable, str(TESTS / "ranks" / script), *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return [subprocess.Popen(command, env=own, cwd=folder, **pipes) for own in there.values()]
+
+
+def begin_alone(code: str, folder: Path, *arguments: str) -> Rank | subprocess.Popen[str]:
+    """Start one process with this code, which knows of no ranks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    script = folder / "script.py"
+    script.write_text(code)
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    if sys.platform == "linux":
+        return _fork_server().fork(script, arguments, environment, folder)
+    command = [sys.executable, str(script), *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=environment, cwd=folder, **pipes)
 
 
 def end(processes: list[Rank] | list[subprocess.Popen[str]], folder: Path, seconds: float = 250.0) -> list[Ended]:
