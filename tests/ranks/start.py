@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
+import random
 import select
 import signal
 import socket
@@ -30,9 +32,14 @@ class Ended:
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """One below those that the system gives to connections, and that no other worker of pytest takes."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10
+    first = 10_000 + 2_000 * worker
+    for port in random.SystemRandom().sample(range(first, first + 2_000), 2_000):
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 def surroundings(rank: int, ranks: int, port: int, folder: Path, **more: str) -> dict[str, str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from ranks.called import on_ranks
+from ranks.start import free_port
 from torch import Tensor, nn
 
 import descend.optim
@@ -96,10 +96,11 @@ def test_a_gradient_from_before_a_cast_counts(runner: str) -> None:
 
 @pytest.fixture
 def one_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}.items():
+    for name, value in {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }.items():
         monkeypatch.setenv(name, value)  # and gone after the test: jobs that later ones start would take them
     torch.distributed.init_process_group("gloo", rank=0, world_size=1)
     yield
