@@ -94,7 +94,7 @@ def test_a_launcher_starts_ranks_again_which_go_on_from_their_checkpoint(tmp_pat
     assert [(row["mode"], row["step"]) for row in rows] == [("restart", 4), ("train", 8), ("train", 16)]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 def test_ranks_that_are_started_again_do_not_read_what_those_before_them_left(tmp_path):
     """torchrun by itself keeps its store over restarts, with all words and addresses."""
     options = ["--nproc-per-node=2", "--max-restarts=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
