@@ -124,7 +124,8 @@ class Column:
             ValueError: a list has another length than those before, an integer in a list is missing, or a class is not
                 one of those known.
         """
-        values = values.combine_chunks() if hasattr(values, "combine_chunks") else values
+        if hasattr(values, "combine_chunks"):
+            values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
         if self.kind == "text":
             return {self.name: self._texts(values)}
         if self.kind == "list":

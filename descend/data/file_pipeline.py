@@ -1,7 +1,8 @@
-"""Reads samples of files for training: whole batches at once, one by one where a sample cannot be used.
+"""Reads samples of readers for training: whole batches at once, one by one where a sample cannot be used.
 
 What a module needs, and files often have otherwise, is converted here and nowhere else: numbers of 64 bits with a point
-become those of torch's default type, and images of integers become numbers from 0 to 1.
+become those of torch's default type, and images of integers become numbers from 0 to 1. What a reader of one's own or
+one of a description gives is taken as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from descend.data.map_dataset import BadSample, IndexedRows
 from descend.data.nested_fields import as_rows
-from descend.errors import DataError
+from descend.errors import DataError, DescendError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,21 +23,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from descend.data.files import FileReader
-    from descend.data.reader_protocol import Array
+    from descend.data.reader_protocol import Array, OpenReader
 
-__all__ = ["FilePipeline"]
+__all__ = ["FilePipeline", "ReaderPipeline"]
+
+_LISTED = 10
 
 
 @dataclass
-class FilePipeline:
+class ReaderPipeline:
     """See `descend.data.map_dataset.Pipeline`.
 
     Args:
-        reader: Of the files.
+        reader: Of any kind.
         replace_bad: Take the next sample for one that cannot be used, instead of raising.
     """
 
-    reader: FileReader
+    reader: OpenReader
     replace_bad: bool = False
 
     @property
@@ -47,13 +50,13 @@ class FilePipeline:
     @property
     def name(self) -> str:
         """The name of the reader in errors."""
-        return self.reader.name
+        return getattr(self.reader, "name", f"{type(self.reader).__name__} for '{self.role}'")
 
     def __len__(self) -> int:
         return len(self.reader)
 
     def kept(self) -> AbstractContextManager[None]:
-        """Nothing: reading files draws no random numbers."""
+        """Nothing: readers draw no random numbers from global generators."""
         return nullcontext()
 
     def read(self, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]) -> IndexedRows:
@@ -65,7 +68,7 @@ class FilePipeline:
         bad: list[BadSample] = []
         begin(int(ids[0]) if len(ids) else 0)
         try:
-            fields = self.reader.read(ids, epoch)
+            fields = self._read(ids, epoch)
         except DataError:
             if not self.replace_bad:
                 raise
@@ -74,6 +77,16 @@ class FilePipeline:
             ids = np.array([i for i, _ in taken], dtype=np.int64)
         return IndexedRows(as_rows(self._converted(fields), self.name, len(ids)), ids, bad)
 
+    def _read(self, ids: NDArray[np.int64], epoch: int) -> dict[str, Array]:
+        try:
+            return self.reader.read(ids, epoch)
+        except DescendError:
+            raise
+        except Exception as error:  # of any kind: the reader may be the user's
+            samples = ids.tolist()
+            which = f"sample {samples[0]}" if len(samples) == 1 else f"samples {samples[:_LISTED]}"
+            raise DataError(f"{which} of {self.name}: {type(error).__name__}: {error}") from error
+
     def _take(
         self, i: int, epoch: int, bad: list[BadSample], begin: Callable[[int], None]
     ) -> tuple[int, dict[str, Array]]:
@@ -81,12 +94,22 @@ class FilePipeline:
         while True:
             begin(i)
             try:
-                return i, self.reader.read(np.array([i], dtype=np.int64), epoch)
+                return i, self._read(np.array([i], dtype=np.int64), epoch)
             except DataError as error:
                 if len(bad) >= len(self):
                     raise
                 bad.append(BadSample(i, str(error)))
             i = (i + 1) % len(self)
+
+    def _converted(self, fields: dict[str, Array]) -> dict[str, Any]:
+        return fields
+
+
+@dataclass
+class FilePipeline(ReaderPipeline):
+    """Of what `read` reads."""
+
+    reader: FileReader
 
     def _converted(self, fields: dict[str, Array]) -> dict[str, Any]:
         import torch

@@ -104,8 +104,8 @@ def test_what_is_wrong(images):
     resized = {**FIELDS, "transforms": [Resize(8, 8), Colorize()]}
     (train / "n1" / "an image 1.png").write_bytes(b"no image")
     text = refusal("imagenet", train, **resized)
-    assert "sample 1 (" in text
-    assert "an image 1.png) cannot be read" in text
+    assert "sample 1 of reader 'imagenet' for 'train' cannot be used: " in text
+    assert "an image 1.png cannot be read" in text
     assert "train.txt:2: the label is '3', and labels are integers from 0 to 2" in refusal(
         "imagenet", train, data_filename="../train.txt", num_labels=3
     )
