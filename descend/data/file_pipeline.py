@@ -15,6 +15,7 @@ import numpy as np
 
 from descend.data.map_dataset import BadSample, IndexedRows
 from descend.data.nested_fields import as_rows
+from descend.data.read_threads import in_threads
 from descend.errors import DataError, DescendError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["FilePipeline", "ReaderPipeline"]
 
 _LISTED = 10
+_BLOCK_NUMBERS = 2**17
 
 
 @dataclass
@@ -125,7 +127,7 @@ class FilePipeline(ReaderPipeline):
                     f"target='{name}') if it is a class"
                 )
             if name in pixels and values.dtype.kind == "u":
-                found[name] = (values / np.array(np.iinfo(values.dtype).max, usual)).astype(usual)
+                found[name] = _from_0_to_1(values, usual)
             elif values.dtype == np.float64:
                 found[name] = values.astype(usual)
             elif values.dtype.kind == "u" and values.dtype.itemsize > 1:
@@ -133,6 +135,16 @@ class FilePipeline(ReaderPipeline):
             else:
                 found[name] = values
         return found
+
+
+def _from_0_to_1(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Pixels as fractions of the largest number of their type, in blocks by the threads that decode images."""
+    found = np.empty(values.shape, dtype)
+    largest = np.array(np.iinfo(values.dtype).max, dtype)
+    rows = max(1, _BLOCK_NUMBERS // max(1, values[0].size)) if len(values) else 1
+    blocks = [slice(first, first + rows) for first in range(0, len(values), rows)]
+    in_threads(lambda i: np.divide(values[blocks[i]], largest, out=found[blocks[i]], dtype=dtype), len(blocks))
+    return found
 
 
 def _kind_of(values: Array) -> str:

@@ -295,7 +295,13 @@ class TarShards:
         return self._read(np.arange(len(self), dtype=np.int64), {name: self._forms[name]})[name]
 
     def _read(self, samples: NDArray[np.int64], forms: Mapping[str, _Form]) -> dict[str, Array]:
-        rows: dict[str, list[Array]] = {name: [np.empty(0)] * len(samples) for name in forms}
+        rows: dict[str, Any] = {
+            # Text has a width of its own in each sample.
+            name: [np.empty(0)] * len(samples)
+            if form.field.dtype.kind == "U"
+            else np.empty((len(samples), *form.field.shape), form.field.dtype)
+            for name, form in forms.items()
+        }
         contents: list[dict[str, bytes]] = [{} for _ in samples]
         lengths = {name: np.zeros(len(samples), np.int64) for name, form in forms.items() if form.length}
         endings = {form.ending for form in forms.values()}
@@ -317,7 +323,7 @@ class TarShards:
 
         in_threads(decode, len(samples))
         return {
-            **{name: np.stack(some) for name, some in rows.items()},
+            **{name: np.stack(some) if isinstance(some, list) else some for name, some in rows.items()},
             **{name + LENGTH: some for name, some in lengths.items()},
         }
 
