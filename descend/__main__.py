@@ -474,6 +474,10 @@ def data(
         list[str] | None,
         typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of descend.data.read, as in label=kind."),
     ] = None,
+    transform: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME(...)", help="Measure the speed with it as well, as in 'RandomCrop(24, 24)'."),
+    ] = None,
     samples: Annotated[int, typer.Option(min=1, help="The most samples of each role that are read.")] = 20_000,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON: fields, samples, problems, and more.")] = False,
     html: Annotated[Path | None, typer.Option(help="Also write a page, with a contact sheet of images.")] = None,
@@ -483,6 +487,7 @@ def data(
     import json
 
     from descend.data.read_options import parsed_options
+    from descend.data.reading_speed import parsed_transforms
     from descend.data.survey import readers_of, survey
     from descend.data.survey_page import as_html, as_json, as_text
     from descend.errors import DataError
@@ -493,7 +498,7 @@ def data(
         if other is not None:
             classes = {"classes": one.classes} if (one := next(iter(readers.values()))).classes else {}
             readers |= readers_of(other, **{**options, **classes, "role": role})
-    found = survey(readers, samples)
+    found = survey(readers, samples, parsed_transforms(transform or ()), seconds=0.5)
     if html is not None:
         from descend.runtime.run_directory import write_beside
 

@@ -120,6 +120,10 @@ def members_of(path: Path) -> Iterator[Member]:
             elif kind not in _PASSED_OVER:
                 raise DataError(f"{path}: the member at byte {begin:,} is of the unknown type {kind!r}")
             settings = settings if kind == b"K" else {}
+        raise DataError(
+            f"{path} is truncated: behind its last member the two blocks of zeros are missing that end a tar file; "
+            "fetch it again, or if it is whole, end it by 'truncate -s +1024 FILE'"
+        )
 
 
 def _size(header: bytes, path: Path, offset: int) -> int:
