@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import re
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -126,7 +127,7 @@ def build_graph_run(
     settings = {  # of the model only what is computed: not callbacks and epochs
         **_settings(experiment, seed, data),
         **{name: True for name in ("compile", "channels_last") if getattr(model, name)},
-        "model (SHA-256)": hashlib.sha256(to_text(computed).encode()).hexdigest(),
+        "model (SHA-256)": hashlib.sha256(_renumbered(to_text(computed)).encode()).hexdigest(),
         **optimizer_settings(optimizer),
     }
     metrics = [metric.name for metric in (*checked.plan.metrics, *checked.plan.other_metrics)]
@@ -187,6 +188,12 @@ def _module_run(
             callbacks=(*callbacks, WarnUnusedParameters()),
             store=context.store,
         )
+
+
+def _renumbered(text: str) -> str:
+    """A model's text with the layers that were not named counted from 1, whatever was described before them."""
+    numbers: dict[str, int] = {}
+    return re.sub(r'"layer(\d+)"', lambda found: f'"layer{numbers.setdefault(found[1], len(numbers) + 1)}"', text)
 
 
 def _algorithm(experiment: Experiment) -> TrainingAlgorithm:
