@@ -351,6 +351,7 @@ def show(
     file: PrototextFile,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples; by default the file's mini-batch.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Also draw the graph to this SVG file.")] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Also print what each of so many ranks holds.")] = None,
 ) -> None:
     """Print the layers of FILE: shapes, parameters, multiply-adds, memory; and draw them."""
     from descend.experiment import check_experiment, layer_table, load
@@ -359,6 +360,10 @@ def show(
     experiment = load(file)
     checked = check_experiment(experiment)
     _print(layer_table(checked, batch_size or experiment.trainer.mini_batch_size))
+    if ranks is not None:
+        from descend.experiment.cut_layers import rank_memory
+
+        _print(rank_memory(checked.plan, ranks))
     if picture is not None:
         save(checked.plan, picture)
         _print(f"drawn in {picture}")

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from descend.callbacks import LocalTournament
 from descend.callbacks.console import say
 from descend.errors import DAMAGED_FILE, ConfigurationError, NumericalError, Stopped, StorageError
 from descend.exit_codes import exit_code
@@ -188,6 +189,8 @@ def _execute_population(
         lineage = _Lineage(None if top.files is None else top.files.path / "tournament.jsonl")
         players = [TrainerRun(context.number, run) for context, run in zip(contexts, runs, strict=True)]
         population = Population(players, layout, world, seed, say, lineage.add)
+        for run in runs:
+            run.control.population = population
         chosen, number = _chosen(population) if options.resume else ({}, 0)
         _begin_all(top.files, players, chosen, seed, layout.trainers)
         lineage.keep(number)
@@ -273,10 +276,12 @@ def _check(runs: Sequence[Run], world: Communicator) -> None:
         }
         for run in runs
     ]
-    exchanged = isinstance(runs[0].config.algorithm, LTFB)
+    games = [repr(callback) for callback in runs[0].callbacks.all if isinstance(callback, LocalTournament)]
+    exchanged = isinstance(runs[0].config.algorithm, LTFB) or bool(games)
     if exchanged and any(form != forms[0] for form in forms):
         raise ConfigurationError("the trainers' models differ in names or shapes of weights; make them equal")
     equal = {**forms[0], "algorithm": repr(runs[0].config.algorithm)} if exchanged else {"algorithm": "no tournament"}
+    equal["callbacks LTFB"] = "; ".join(games)
     world.require_equal(equal, "the trainers' models and algorithms")
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from descend.data import Batch
     from descend.runtime import Communicator
+    from descend.train.population.runner import Population
     from descend.train.run import Run
 
     HessianProduct = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
@@ -67,6 +68,20 @@ class RunControl:
         self._run = run
         self.collectives, self.files = Collectives(run.communicator), RunFiles(run)
         self.probe = ObjectiveProbe(run)
+        self._population: Population | None = None
+
+    @property
+    def population(self) -> Population:
+        """The trainers that train beside each other, as this process sees them; often a single one."""
+        if self._population is None:
+            from descend.train.population.runner import Population
+
+            self._population = Population.alone(self._run)
+        return self._population
+
+    @population.setter
+    def population(self, population: Population) -> None:
+        self._population = population
 
     # Weights
 
