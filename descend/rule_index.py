@@ -15,11 +15,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from descend.errors import RuleError, nearest
+from descend.terminal import TextTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["NO_RULES", "RuleInfo", "describe", "format_list", "reason_or_nearest", "rules"]
+__all__ = ["NO_RULES", "RuleInfo", "describe", "format_list", "reason_or_nearest", "rule_table", "rules"]
 
 # Optimizers of torch that are no rules here, and why.
 NO_RULES: Mapping[str, str] = MappingProxyType(
@@ -99,6 +100,12 @@ def _entry(node: ast.ClassDef, base: dict[str, tuple[str, bool]], equations: str
 def format_list() -> str:
     """Every optimizer with what it is and its defaults, two lines each."""
     return "\n".join(f"{entry.name:<18} {entry.summary}\n{'':<18} {entry.defaults}" for entry in rules().values())
+
+
+def rule_table() -> TextTable:
+    """The same as a table of two columns."""
+    rows = [(entry.name, f"{entry.summary}\n{entry.defaults}") for entry in rules().values()]
+    return TextTable([("optimizer", "what it does, and its defaults"), *rows])
 
 
 def reason_or_nearest(name: str, known: Iterable[str]) -> str:

@@ -37,6 +37,7 @@ from descend.study.design.lint import Remark, lint, lint_edges
 from descend.study.lineage import TuningRound, lint_rounds
 from descend.study.running.plan import Cell, cells, confirmed, natural, needed, pending, planned, score, winner
 from descend.study.running.trial import RETRIED, Record
+from descend.terminal import TextTable, aligned
 from descend.train.metric_direction import range_of
 
 if TYPE_CHECKING:
@@ -300,11 +301,7 @@ class Comparison:
     @cached_property
     def table(self) -> str:
         """Every search of every arm, as text."""
-        rows = [[printable(text) for text in row] for row in self.rows]
-        widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-        return "\n".join(
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        )
+        return "\n".join(aligned(TextTable([[printable(text) for text in row] for row in self.rows])))
 
     @property
     def rows(self) -> list[list[str]]:
