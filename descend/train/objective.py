@@ -111,7 +111,8 @@ class Totals:
     def add(self, name: str, ratio: Ratio) -> None:
         """Add one ratio to the total called `name`."""
         top, bottom = ratio
-        bottom = bottom.detach() if isinstance(bottom, torch.Tensor) else bottom
+        if isinstance(bottom, torch.Tensor) and bottom.requires_grad:
+            bottom = bottom.detach()
         self._put_by.setdefault(name, []).append((top.detach(), bottom))
 
     def add_losses(self, losses: Losses) -> None:

@@ -128,6 +128,7 @@ class TransformChain:
         self._local = [one for one in self._transforms if one.is_local]
         self._later = [one for one in self._transforms if not one.is_local]
         self._observers = [one for one in self._transforms if _overrides(one, "observing")]
+        self._beginners = [one for one in self._transforms if _overrides(one, "begin")]
 
     def __iter__(self) -> Iterator[GradientTransform]:
         """Those that are called once the gradient is complete."""
@@ -146,7 +147,7 @@ class TransformChain:
 
     def begin(self) -> None:
         """See `GradientTransform.begin`."""
-        for transform in self._transforms:
+        for transform in self._beginners:
             transform.begin()
 
     def observing(self, micro_batch: MicroBatch) -> AbstractContextManager[Any]:
