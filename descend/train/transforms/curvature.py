@@ -17,7 +17,7 @@ import math
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -103,6 +103,8 @@ class Curvature(GradientTransform):
     Raises:
         ConfigurationError: a layer of `disable_layers` does not exist.
     """
+
+    needs_all_gradients: ClassVar[bool] = True
 
     def __init__(self, settings: FactorSettings, run: Run) -> None:
         self._settings, self._interval = settings, settings.interval()
