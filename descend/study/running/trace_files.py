@@ -129,7 +129,7 @@ def _file(path: str, changed_ns: int) -> bytes:
 def _source(path: str | None, say: Callable[[bytes], None]) -> None:
     if not path or not Path(path).is_file():
         raise _Unknown
-    if not Path(path).is_relative_to(Path(cast("str", torch.__file__)).parent):  # whose version is in the hash
+    if not Path(path).is_relative_to(Path(torch.__file__).parent):  # whose version is in the hash
         say(_file(path, Path(path).stat().st_mtime_ns))
 
 
