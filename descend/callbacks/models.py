@@ -84,7 +84,7 @@ class SaveTopKModels(Callback):
     Args:
         dir: Where the files go.
         k: How many trainers save.
-        metric: Decides who is best.
+        metric: Decides which model is best.
         ascending_ordering: The smallest value is best.
 
     Raises:
@@ -140,7 +140,7 @@ class LoadModel(Callback):
 
     Args:
         dirs: Folders with spaces between; of weights in several, the last ones count. A relative one is within the
-            current folder. Files lie in it or in its trainerN/MODEL; or it is a checkpoint, or a folder to which
+            current folder. Files are in it or in its trainerN/MODEL; or it is a checkpoint, or a folder to which
             Checkpoint has copied some, of which the newest one counts.
         extension: Of a description, which is not read.
 

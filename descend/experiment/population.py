@@ -125,7 +125,7 @@ class RunOptions:
         keep_files: False keeps no files at all.
         resume: Continue the newest good checkpoint of `run_dir`; without one, begin.
         reset_optimizer: With `resume`, continue the checkpoint with an optimizer without state.
-        weights_only: With `resume`, begin anew with those weights of the checkpoint that fit by name and shape.
+        weights_only: With `resume`, start over with those weights of the checkpoint that fit by name and shape.
         trainers: How many train the model; None for one a block of ranks.
         procs_per_trainer: Ranks of a block; None for LBANN_PROCS_PER_TRAINER or all.
         working_dir: Where relative names of callbacks lie; None for the run directory.
@@ -286,7 +286,7 @@ def _check(runs: Sequence[Run], world: Communicator) -> None:
 
 
 def _chosen(population: Population) -> tuple[dict[int, Path], int]:
-    """The checkpoint from which each trainer of this process goes on, and the round that all of them are in.
+    """The checkpoint from which each trainer of this process continues, and the round that all of them are in.
 
     Trainers that one process trains one after the other have not all come to a first checkpoint when it is killed: one
     without a checkpoint begins its first round.
@@ -302,7 +302,7 @@ def _chosen(population: Population) -> tuple[dict[int, Path], int]:
     ]:
         raise StorageError(
             f"trainer {lost[0]} has no good checkpoint of round {common}, which is the newest of another trainer; "
-            "begin anew in another directory"
+            "start over in another directory"
         )
     chosen = {
         player.number: Path(next(path for path, number in known[player.number] if number == common))
@@ -352,7 +352,7 @@ class _Lineage:
         self._rows: list[dict[str, Any]] = []
 
     def keep(self, rounds: int) -> None:
-        """Keep the rows of so many exchanges; those after it are made anew."""
+        """Keep the rows of so many exchanges; those after it are recorded again."""
         if self._path is not None and rounds and self._path.is_file():
             try:
                 rows = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]

@@ -48,7 +48,7 @@ def _count(name: str, value: Any) -> int:
     """
     found: Any = whole(value)
     if type(found) is not int or found < 1:
-        raise ConfigurationError(f"{name} must be an integer above 0 and has become {value!r}: look at what sets it")
+        raise ConfigurationError(f"{name} must be an integer above 0, and was set to {value!r}: see what sets it")
     return found
 
 

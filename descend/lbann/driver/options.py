@@ -21,7 +21,7 @@ class Option(NamedTuple):
         takes: The type of its value; bool for a flag without one.
         help: What it does; "" for one that is accepted and has no effect here.
         also: Another spelling.
-        variable: The environment variable that stands for it where it is not given.
+        variable: The environment variable that is used where it is not given.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Carries out the experiment of some files as LBANN's driver does: files lie in the current directory."""
+"""Runs the experiment of some files as LBANN's driver does: files are in the current directory."""
 
 from __future__ import annotations
 

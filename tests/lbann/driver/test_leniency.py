@@ -179,7 +179,7 @@ def test_nothing_is_held_out_for_a_role_that_has_a_reader(capsys, monkeypatch, t
 def test_nested_terms_are_terms_one_after_the_other():
     x = g.Input(data_field="samples")
     terms = [g.L1Norm(x), [g.L2Norm2(x), g.LayerTerm(g.L2Norm2(x), scale=2.0)]]
-    with pytest.raises(ConfigurationError, match="is no term of an objective"):
+    with pytest.raises(ConfigurationError, match="is not a term of an objective"):
         g.ObjectiveFunction(terms)
     with lenient(), pytest.warns(UserWarning, match="an objective term is a list"):
         assert [term.scale for term in g.ObjectiveFunction(terms).layer_terms] == [1.0, 1.0, 2.0]
