@@ -79,6 +79,16 @@ class Distributed:
         return SimpleNamespace(wait=lambda: tensor.copy_(sum(group.threads.collect(number))))
 
     @staticmethod
+    def reduce(tensor, group, group_dst, async_op):
+        number = group.threads.post(group.rank, tensor)
+
+        def wait():
+            total = sum(group.threads.collect(number))
+            tensor.copy_(total if group.rank == group_dst else torch.full_like(total, torch.nan))  # no longer its own
+
+        return SimpleNamespace(wait=wait)
+
+    @staticmethod
     def get_backend(group):
         return "gloo"
 

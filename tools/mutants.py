@@ -124,7 +124,7 @@ def mutations(tree: ast.Module) -> Iterator[tuple[ast.AST, Callable[[], None], C
 
 
 def _dropped(node: ast.AST) -> ast.expr | None:
-    """What a mutant leaves out: a result that is no constant, or a call by itself."""
+    """What a mutant leaves out: a result that is not a constant, or a call by itself."""
     if isinstance(node, ast.Return):
         return None if node.value is None or _is_constant(node.value) else node.value
     return node.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
@@ -273,7 +273,7 @@ def written(page: str, scores: Sequence[Score]) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Print the scores; see the head of this file."""
+    """Print the scores; see the top of this file."""
     parser = argparse.ArgumentParser(description="Which small changes of a module does its unit test not notice?")
     parser.add_argument("modules", nargs="*", help="files of the package; without any those of the core")
     parser.add_argument("--sample", type=int, help="so many mutants of each module, drawn by its name")

@@ -40,7 +40,7 @@ NEEDED = (
 
 
 def serve(link: socket.socket) -> dict[str, object] | None:
-    """Fork a rank for each request. Returns the request in the fork, and None in the server once nobody asks."""
+    """Fork a rank for each request. Returns the request in the fork, and None in the server once no request comes."""
     ranks: dict[int, int] = {}  # by pidfd: the rank's process
     while True:
         ready, _, _ = select.select([link, *ranks], [], [])

@@ -360,7 +360,7 @@ def test_processes_have_gpus_of_their_own(monkeypatch):
 
 
 def test_a_process_helps_with_another_arm_in_that_arms_own_way(tmp_path):
-    """Somebody else holds all trials of the arm that runs together; the other arm's optimizer cannot."""
+    """Another process holds all trials of the arm that runs together; the other arm's optimizer cannot."""
     arms = {"sgd": Arm("SGD", {"lr": log(1e-2, 1.0)}), "torch": Arm("torch.optim:SGD", {"lr": log(1e-2, 1.0)})}
     small = study(arms=arms, searches=1, confirmation_seeds=1)
 

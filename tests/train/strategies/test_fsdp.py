@@ -152,9 +152,10 @@ def test_a_parameter_that_is_not_sharded_stands_for_itself(mesh):
 def test_norms_are_those_of_whole_gradients(made):
     with made.strategy.running():
         backward(made)
-        found = made.strategy.gradient_norms(made.strategy.local_parameters())
+        found, total = made.strategy.gradient_norms(made.strategy.local_parameters())
     for norm, grad in zip(found, plain_gradients().values(), strict=True):
         assert float(norm) == pytest.approx(float(np.linalg.norm(grad.numpy())))
+    assert float(total) == pytest.approx(sum(float(grad.square().sum()) for grad in plain_gradients().values()) ** 0.5)
 
 
 def test_norms_are_sums_over_the_ranks_that_hold_shards(made, monkeypatch):
@@ -165,7 +166,7 @@ def test_norms_are_sums_over_the_ranks_that_hold_shards(made, monkeypatch):
     stand_ins = {name: torch.zeros(len(grad or [])) for name, grad in gradients.items()}
     for name, grad in gradients.items():
         stand_ins[name].grad = None if grad is None else torch.tensor(grad)
-    norms = [float(norm) for norm in made.strategy.gradient_norms(stand_ins)]
+    norms = [float(norm) for norm in made.strategy.gradient_norms(stand_ins)[0]]
     assert norms == pytest.approx([50**0.5, 10.0, 8**0.5, 7.0])  # the last is whole on each rank
 
 
@@ -234,7 +235,7 @@ def test_an_error_ends_the_wait_and_frees_parameters(made):
 def test_nobody_knows_whose_a_gradient_was_that_is_not_finite(made):
     batch = Batch({"x": X, "y": Y}, np.arange(6), 0, 0, 6, True)
     assert made.strategy.diagnose(batch) == [
-        "the samples of all ranks are finite; FSDP2 sums gradients, so nobody knows whose it was"
+        "the samples of all ranks are finite; FSDP2 sums gradients, so the rank of origin is unknown"
     ]
     wrong = copy.deepcopy(batch)
     wrong.fields["x"][2, 0] = np.nan
