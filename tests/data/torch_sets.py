@@ -9,6 +9,8 @@ import time
 import numpy as np
 import torch
 
+from descend.data import Field
+
 
 class Augmented(torch.utils.data.Dataset):
     """Each sample draws from all three global generators."""
@@ -80,10 +82,9 @@ class Own:
     """A reader of one's own, with a sample that fails in one of several ways."""
 
     role, shuffle = "train", False
-    fields = {"x": None}
 
     def __init__(self, bad=None, how="raises"):
-        self.bad, self.how = bad, how
+        self.bad, self.how, self.fields = bad, how, {"x": Field((1,), np.dtype(np.float32))}
 
     def __len__(self):
         return 13
