@@ -190,7 +190,7 @@ class Contender:
 
 
 def environment(folder: Path) -> Path | None:
-    """The interpreter of an environment with the peers, made if it is not there; None, with a word, without one."""
+    """The interpreter of an environment with the peers, made if it is not there; None, with a message, without one."""
     python = folder / "input" / "bin" / "python"
     if not python.exists():
         venv.create(folder / "input", with_pip=True)

@@ -59,7 +59,7 @@ class Loading:
         unit: Samples of a mini-batch that stay together on one rank.
         targets: Names of the target fields, where they are known: text in files is classes there.
         classes: The classes of such fields; None: those in the files, in the order of the alphabet.
-        sampler: Which training sample stands at each position of an epoch; None is each once.
+        sampler: Which training sample is at each position of an epoch; None is each once.
         taken: Names that the module takes; optional fields of files are left out without one of these.
     """
 
@@ -252,7 +252,7 @@ def _drawn_by_weight(sampler: Any) -> WeightedSampler | None:
 def _refuse_sampler(how: Loading) -> None:
     if how.sampler is not None and how.role == "train":
         raise ConfigurationError(
-            "sampler= says which sample stands at each position, and the training data come as batches in an order of "
+            "sampler= says which sample is at each position, and the training data come as batches in an order of "
             "their own: pass the samples, or leave out the sampler"
         )
 
