@@ -56,7 +56,8 @@ test-slow: $(VENV)/tools
 test-oldest: $(OLDEST)/tools
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal $(TESTS_OF_OLDEST)
 
-# Builds the wheel, installs it into a fresh environment in an empty folder, and does there what README and docs say.
+# Builds the wheel, installs it into a fresh environment in an empty folder, and does there what README and docs say,
+# and what users come and leave for.
 newcomer:
 	@$(PYTHON) tests/newcomer/run.py
 
