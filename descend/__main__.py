@@ -358,6 +358,7 @@ def show(
     file: PrototextFile,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples; by default the file's mini-batch.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Also draw the graph to this SVG file.")] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Also print what each of so many ranks holds.")] = None,
 ) -> None:
     """Print the layers of FILE: shapes, parameters, multiply-adds, memory; and draw them."""
     from descend.experiment import check_experiment, load
@@ -366,6 +367,10 @@ def show(
     experiment = load(file)
     checked = check_experiment(experiment)
     _write_layers(checked, batch_size or experiment.trainer.mini_batch_size)
+    if ranks is not None:
+        from descend.experiment.cut_layers import rank_memory
+
+        _print(rank_memory(checked.plan, ranks))
     if picture is not None:
         save(checked.plan, picture)
         _print(f"drawn in {picture}")
@@ -481,6 +486,10 @@ def data(
         list[str] | None,
         typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of descend.data.read, as in label=kind."),
     ] = None,
+    transform: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME(...)", help="Measure the speed with it as well, as in 'RandomCrop(24, 24)'."),
+    ] = None,
     samples: Annotated[int, typer.Option(min=1, help="The most samples of each role that are read.")] = 20_000,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON: fields, samples, problems, and more.")] = False,
     html: Annotated[Path | None, typer.Option(help="Also write a page, with a contact sheet of images.")] = None,
@@ -490,6 +499,7 @@ def data(
     import json
 
     from descend.data.read_options import parsed_options
+    from descend.data.reading_speed import parsed_transforms
     from descend.data.survey import readers_of, survey
     from descend.data.survey_page import as_html, as_json, as_text
     from descend.errors import DataError
@@ -500,7 +510,7 @@ def data(
         if other is not None:
             classes = {"classes": one.classes} if (one := next(iter(readers.values()))).classes else {}
             readers |= readers_of(other, **{**options, **classes, "role": role})
-    found = survey(readers, samples)
+    found = survey(readers, samples, parsed_transforms(transform or ()), seconds=0.5)
     if html is not None:
         from descend.runtime.run_directory import write_beside
 

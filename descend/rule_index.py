@@ -109,7 +109,7 @@ def rule_table() -> TextTable:
 
 
 def reason_or_nearest(name: str, known: Iterable[str]) -> str:
-    """What follows an unknown name in an error, up to the list: why it is no rule, or the nearest that is."""
+    """What follows an unknown name in an error, up to the list: why it is not a rule, or the nearest that is."""
     reasons = {title.lower(): reason for title, reason in NO_RULES.items()}
     return f": {reasons[name.lower()]};" if name.lower() in reasons else nearest(name, known) or ";"
 

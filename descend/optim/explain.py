@@ -63,7 +63,7 @@ class Explanation:
     Attributes:
         title: Name of the optimizer.
         rows: One for each tensor.
-        curves: For each rate that changes a line that says whose it is, and (step, rate) pairs.
+        curves: For each rate that changes a line that names its parameters, and (step, rate) pairs.
         notes: Lines about what no table can say beforehand.
     """
 

@@ -134,7 +134,7 @@ def plan(file: Annotated[Path, typer.Argument(help="The study, a TOML file.")]) 
 @app.command(rich_help_panel=RUN, short_help="Run a study, or what is left of it.")
 def run(
     file: Annotated[Path, typer.Argument(help="The study, a TOML file.")],
-    directory: Annotated[Path, typer.Argument(help="Where it is kept; one that was begun goes on.")],
+    directory: Annotated[Path, typer.Argument(help="Where it is kept; one that was begun continues.")],
     processes: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
     executor: Annotated[
         str, typer.Option(help="one, together, stacks, processes, ray, or auto, which measures the first four.")
