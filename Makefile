@@ -96,10 +96,12 @@ $(VENV)/docs-tools: $(VENV)/package
 	@$(BIN)/python $(PIP) --constraint constraints.txt --editable ".[docs]"
 	@touch $@
 
-# Warnings are errors; nothing is fetched; every link inside leads somewhere.
+# Warnings are errors; nothing is fetched; every link inside leads somewhere; where there is a browser, main pages are
+# looked at in it.
 docs: $(VENV)/docs-tools
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -W --keep-going -q docs build/site
 	@$(BIN)/python tools/site_links.py build/site
+	@$(BIN)/python tools/site_in_browser.py build/site
 	@echo "the site is in build/site/index.html"
 
 # Pictures of run pages and reports, to be looked at.

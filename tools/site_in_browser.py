@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["main"]
+__all__ = ["look", "main"]
 
 PAGES = (
     "index",
@@ -38,16 +38,27 @@ WORD = "LAMB"
 
 def main(arguments: list[str]) -> int:
     """Look at the site in the folder that is named."""
-    folder = Path(*arguments).resolve()
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
     try:
-        from axe_playwright_python.sync_playwright import Axe
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        chromium = None
-    if chromium is None:
-        sys.stdout.write("the site was not looked at in a browser: no playwright, axe or chromium\n")
+        found = look(Path(*arguments).resolve())
+    except ImportError as missing:
+        sys.stdout.write(f"the site was not looked at in a browser: {missing}\n")
         return 0
+    sys.stdout.write("".join(f"{one}\n" for one in found))
+    return int(bool(found))
+
+
+def look(folder: Path, pages: Sequence[str] = PAGES) -> list[str]:
+    """What is wrong with these pages and the search, a line each.
+
+    Raises:
+        ImportError: There is no playwright, axe or Chromium.
+    """
+    from axe_playwright_python.sync_playwright import Axe
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        raise ImportError("no Chromium")
     found: list[str] = []
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=chromium, args=OPTIONS)
@@ -58,16 +69,16 @@ def main(arguments: list[str]) -> int:
             page.on("console", lambda message, to=said: to.append(f"console: {message.text}"))
             page.on("pageerror", lambda error, to=said: to.append(f"error: {error}"))
             page.on("request", lambda request, to=said: to.extend(_elsewhere(request.url)))
-            for name in PAGES:
+            for name in pages:
                 said.clear()
                 page.goto((folder / f"{name}.html").as_uri())
                 found += [f"{name} at {width}, {scheme}: {one}" for one in (*_problems(page, Axe(), width), *said)]
-            said.clear()
-            found += [f"search at {width}, {scheme}: {one}" for one in (*_search(page, folder), *said)]
+            if (folder / "search.html").exists():
+                said.clear()
+                found += [f"search at {width}, {scheme}: {one}" for one in (*_search(page, folder), *said)]
             context.close()
         browser.close()
-    sys.stdout.write("".join(f"{one}\n" for one in found))
-    return int(bool(found))
+    return found
 
 
 def _elsewhere(url: str) -> Iterator[str]:
