@@ -19,6 +19,7 @@ __all__ = ["LegendEntry", "split_legend"]
 _SVG = "http://www.w3.org/2000/svg"
 _G = f"{{{_SVG}}}g"
 _ROOM = 4  # pixels under the axis
+_LINE = re.compile(r"M-[\d.]+,0L[\d.]+,0")
 ET.register_namespace("", _SVG)
 
 
@@ -80,6 +81,8 @@ def _cut(root: ET.Element, height: float) -> None:
 
 def _symbol(path: ET.Element) -> str:
     attributes = {name: value for name, value in path.attrib.items() if name != "transform"}
+    if _LINE.fullmatch(attributes["d"]):  # long enough to show its dashes
+        attributes["d"] = "M-13,0L13,0"
     size = {"class": "swatch", "viewBox": "-13 -7 26 14", "width": "26", "height": "14", "aria-hidden": "true"}
     drawing = ET.Element(f"{{{_SVG}}}svg", size)
     ET.SubElement(drawing, path.tag, attributes)

@@ -39,6 +39,7 @@ def test_each_series_has_its_layers_and_its_symbol():
         assert entry.symbol.startswith("<svg")
     assert spec["encoding"]["color"]["scale"]["range"][0] in legend[0].symbol
     assert "4,4" in legend[2].symbol  # a dashed line
+    assert "M-13,0L13,0" in legend[2].symbol
     assert "role-legend" in svg
     assert "role-legend" not in shown
     assert groups(shown, range(len(spec["layer"]))) == groups(svg, range(len(spec["layer"])))
