@@ -16,9 +16,9 @@ Contenders make a round of steps each in turn, `--rounds` times, so a change of 
 alike. A round is one whole call: what `fit` needs to begin and to end counts. The table holds the median time of a
 step, the spread (quarter to three quarters), and the median of the ratios to the hand-written loop of the same round.
 
-Evaluation is `descend.evaluate` beside a loop over slices of the samples that sums the loss, inference `descend.predict`
-beside one that concatenates the outputs. Memory is the most that a process held that trains one round, beside what it
-held when all was imported and the samples were there.
+Evaluation is `descend.evaluate` beside a loop over slices of the samples that sums the loss, inference
+`descend.predict` beside one that concatenates the outputs. Memory is the most that a process held that trains one
+round, beside what it held when all was imported and the samples were there.
 """
 
 from __future__ import annotations
