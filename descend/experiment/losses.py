@@ -169,7 +169,7 @@ class FunctionLoss(Loss):
             what = "its value depends on the batch" if self.metric else "the update depends on the micro-batch"
             more = " or pass an object of torchmetrics" if self.metric else " instead"
             warn(
-                f"{self._title} is no mean over samples: it is {whole:.6g} over {count} samples and {mean:.6g} on "
+                f"{self._title} is not a mean over samples: it is {whole:.6g} over {count} samples and {mean:.6g} on "
                 f"average over their halves, so {what} size: return (sum, count){more}"
             )
 

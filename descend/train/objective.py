@@ -38,7 +38,7 @@ class Ratio(NamedTuple):
 
 
 class Accumulated(NamedTuple):
-    """State of a metric that is no ratio, such as the counts behind an F1 score; it adds up by the names of its parts.
+    """State of a metric that is not a ratio, such as the counts of an F1 score; it adds up by the names of its parts.
 
     Attributes:
         parts: Tensors by "REDUCTION NAME", such as "sum true_positives" or "cat scores". Parts of two micro-batches

@@ -113,7 +113,7 @@ def gradients_of(run):
 
 
 def test_a_step_that_ends_the_run_leaves_no_gradient_behind():
-    """So that a caller who catches the error and goes on does not add to it."""
+    """So that a caller who catches the error and continues does not add to it."""
     run = run_of(Regression(), data(), transforms=usual_transforms("stop"))
     for p in run.parameters.values():
         p.grad = torch.full_like(p, math.nan)
