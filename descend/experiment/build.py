@@ -139,7 +139,7 @@ def strategy_of(wanted: Mapping[str, Any]) -> StrategyDescription | None:
         wanted: Descriptions, or None, by the name of the argument. "auto" is None.
 
     Raises:
-        ConfigurationError: there are several, or one is no strategy.
+        ConfigurationError: there are several, or one is not a strategy.
     """
     given = {name: value for name, value in wanted.items() if value is not None and value != "auto"}
     if wrong := [name for name, value in given.items() if not isinstance(value, StrategyDescription)]:

@@ -84,7 +84,7 @@ class NotEmpty(nn.Module):
 
 
 class Counting(nn.Module):
-    """A buffer that is no running statistic, and is changed by what a rank sees."""
+    """A buffer that is not a running statistic, and is changed by what a rank sees."""
 
     def __init__(self):
         super().__init__()
@@ -289,7 +289,7 @@ CASES = {
     "a function of two targets": lambda: fit(
         loss=masked, some=(numbers(0), numbers(1), (numbers(2) > 0.5).double()), targets=2, batch_size=7
     ),
-    "samples that are drawn anew": lambda: fit(some=Noisy(), batch_size=5),
+    "samples that are drawn again": lambda: fit(some=Noisy(), batch_size=5),
     "weights that are frozen and thawed, sharded": lambda: fit(
         callbacks=[Thawing()], batch_size=3, optimizer=ADAM, shard_optimizer=True
     ),

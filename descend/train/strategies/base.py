@@ -72,7 +72,7 @@ class Strategy:
     Attributes:
         parameters: Of the module, by name.
         is_sharded: Whether this rank has a part of the gradients alone, so that all ranks compute norms together.
-        resets_with_optimizer: Whether its state begins anew where the optimizer's does.
+        resets_with_optimizer: Whether its state starts over where the optimizer's does.
         can_repeat_step: Whether a step may be repeated with smaller micro-batches when memory runs out.
     """
 
@@ -200,7 +200,7 @@ class Strategy:
         """Wait for all ranks to come to this place of the run, and learn whether one of them asks for its end."""
 
     def stop_requested(self) -> str | None:
-        """The name of a signal that asked for an end, as all ranks know it since the last synchronization; or None."""
+        """The name of a signal to stop, as all ranks know it since the last synchronization; or None."""
         return self._run.stop.requested()
 
     # ---- state

@@ -1,4 +1,4 @@
-"""Gradients summed over ranks, in a few large pieces, while the backward pass still goes on.
+"""Gradients summed over ranks, in a few large pieces, while the backward pass is still running.
 
     bucket        gradients of neighbouring weights, last layers first, side by side in one buffer
     hook          copies a gradient into its bucket as soon as it is whole; a bucket that is full is sent
@@ -10,7 +10,7 @@
 Buckets are sent in one order on all ranks, whatever the order in which they fill up. A parameter without a
 gradient on some ranks counts as zero there, and one without on all ranks stays without.
 
-Where all ranks compute on the CPUs of one host their buckets lie in memory that all of them see. Nothing is sent then:
+Where all ranks compute on the CPUs of one host their buckets are in memory that all of them map. Nothing is sent then:
 once the ranks have met, each adds up a part of every bucket.
 """
 
@@ -209,13 +209,13 @@ class GradientReducer:
             self.send_bucket(bucket)
 
     def wait(self) -> None:
-        """Wait for the sums; they lie in the buckets afterwards. All ranks have met since they called `send`."""
+        """Wait for the sums; they are in the buckets afterwards. All ranks have met since they called `send`."""
         shared = any(bucket.of_each for bucket in self._buckets)
         for bucket in self._buckets:
             if bucket.of_each:
                 self.sum_shared(bucket)
         if shared:
-            self.process.all_reduce(torch.zeros(1))  # nobody changes a bucket that others still read or write
+            self.process.all_reduce(torch.zeros(1))  # no rank changes a bucket that others still read or write
             return
         with self.process.status.wait("the sum of gradients"):
             for bucket in self._buckets:

@@ -137,7 +137,7 @@ class FSDP(DataParallel):
     def diagnose(self, batch: Batch) -> list[str]:
         """See `Strategy.diagnose`: no rank sees the gradient of its own samples."""
         lines = self.by_rank(diagnose_batch(batch) if has_nonfinite_input(batch) else None)
-        return lines or ["the samples of all ranks are finite; FSDP2 sums gradients, so nobody knows whose it was"]
+        return lines or ["the samples of all ranks are finite; FSDP2 sums gradients, so the rank of origin is unknown"]
 
     def evaluating(self) -> contextlib.AbstractContextManager[Any]:
         """Around an evaluation: parameters that it has gathered are freed afterwards."""

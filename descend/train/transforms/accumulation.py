@@ -3,7 +3,7 @@
     g = (Σᵢ nᵢ gᵢ) / (Σᵢ nᵢ)        gᵢ: the mean gradient of mini-batch i, nᵢ: what its loss counts
 
 So k mini-batches of n samples make the update of one mini-batch of k n. How many there are may change on the way, which
-is a schedule of the batch size that costs no memory. At the end of an epoch the window goes on; mini-batches that are
+is a schedule of the batch size that costs no memory. At the end of an epoch the window continues; mini-batches that are
 left at the end of training make no update. A checkpoint keeps the window.
 """
 

@@ -110,7 +110,7 @@ class GradientTransform:
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave; without it, begin anew."""
+        """Take back what `state_dict` gave; without it, start over."""
 
 
 class TransformChain:
@@ -130,6 +130,7 @@ class TransformChain:
         self._local = [one for one in self._transforms if one.is_local]
         self._later = [one for one in self._transforms if not one.is_local]
         self._observers = [one for one in self._transforms if _overrides(one, "observing")]
+        self._beginners = [one for one in self._transforms if _overrides(one, "begin")]
 
     def __iter__(self) -> Iterator[GradientTransform]:
         """Those that are called once the gradient is complete."""
@@ -148,7 +149,7 @@ class TransformChain:
 
     def begin(self) -> None:
         """See `GradientTransform.begin`."""
-        for transform in self._transforms:
+        for transform in self._beginners:
             transform.begin()
 
     def observing(self, micro_batch: MicroBatch) -> AbstractContextManager[Any]:
