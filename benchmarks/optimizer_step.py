@@ -394,7 +394,9 @@ def report_all(verdicts: list[Verdict]) -> None:
     for v in verdicts:
         held = "" if v.peer is None else "held" if v.ratio <= v.limit else "not held"
         ratio = f"{v.ratio:7.3f}{v.limit:7.3f}" if v.peer else f"{'':14}"
-        missing = "" if v.bandwidth >= COPY_LIMIT or v.model in ("thousand_of_64", "tiny", "matrices") else "  below 0.85"
+        missing = (
+            "" if v.bandwidth >= COPY_LIMIT or v.model in ("thousand_of_64", "tiny", "matrices") else "  below 0.85"
+        )
         line = f"{v.rule:<19}{v.model:<16}{v.milliseconds:7.2f} ms   {v.peer or 'none':<19}{ratio} {held:<8}"
         print(f"{line}{v.bandwidth:10.2f}{missing}")
 
