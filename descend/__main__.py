@@ -370,6 +370,10 @@ def show(
     experiment = load(file)
     checked = check_experiment(experiment)
     _write_layers(checked, batch_size or experiment.trainer.mini_batch_size)
+    if ranks is not None:
+        from descend.experiment.cut_layers import rank_memory
+
+        _print(rank_memory(checked.plan, ranks))
     if picture is not None:
         save(checked.plan, picture)
         _print(f"drawn in {picture}")

@@ -31,7 +31,7 @@ CAN_SHARE = hasattr(socket, "send_fds") and hasattr(reduction, "send_handle")
 _ALIGNED = 64  # bytes, a line of the caches
 
 
-class _Place(NamedTuple):
+class _SlotTensor(NamedTuple):
     """Where a tensor is in a slot."""
 
     dtype: str  # as torch calls it: NumPy has no bfloat16
@@ -45,7 +45,7 @@ class Content(NamedTuple):
 
     slot: int
     is_new: bool  # the descriptor of its file follows
-    places: dict[str, _Place]
+    places: dict[str, _SlotTensor]
     bytes: bytes | None = None  # where memory cannot be shared
 
 
@@ -71,11 +71,11 @@ class SlotWriter:
             What to send to the parent, and the descriptor to send behind it, which the caller closes.
         """
         self.free(freed)
-        places: dict[str, _Place] = {}
+        places: dict[str, _SlotTensor] = {}
         total = 0
         for name, one in tensors.items():
             size = one.numel() * one.element_size()
-            places[name] = _Place(str(one.dtype).removeprefix("torch."), tuple(one.shape), total, size)
+            places[name] = _SlotTensor(str(one.dtype).removeprefix("torch."), tuple(one.shape), total, size)
             total += -(-size // _ALIGNED) * _ALIGNED
         if not CAN_SHARE:
             room = np.zeros(total, np.uint8)
@@ -107,7 +107,7 @@ class SlotReader:
     """The slots of a worker, in its parent.
 
     Attributes:
-        freed: Slots whose tensors are gone since the worker was told last.
+        freed: Slots whose tensors are gone since the last message to the worker.
     """
 
     def __init__(self) -> None:
@@ -140,12 +140,12 @@ class SlotReader:
         return {name: _tensor_in(room, one) for name, one in content.places.items()}
 
 
-def _fill(room: NDArray[np.uint8], tensors: Mapping[str, Tensor], places: Mapping[str, _Place]) -> None:
+def _fill(room: NDArray[np.uint8], tensors: Mapping[str, Tensor], places: Mapping[str, _SlotTensor]) -> None:
     for name, one in places.items():
         _tensor_in(room, one).copy_(tensors[name])
 
 
-def _tensor_in(room: NDArray[np.uint8], place: _Place) -> Tensor:
+def _tensor_in(room: NDArray[np.uint8], place: _SlotTensor) -> Tensor:
     import torch
 
     flat = torch.from_numpy(room[place.offset : place.offset + place.size])

@@ -107,7 +107,8 @@ def as_json(found: Survey) -> dict[str, Any]:
 
     Returns:
         `format`, `counts` and `read` by role, `samples_per_second` and `transformed_per_second`; `fields` by name, of
-        the first role, and `roles` with those of each; `samples`, the first ones with their values; `problems`; `left_out`.
+        the first role, and `roles` with those of each; `samples`, the first ones with their values; `problems`;
+        `left_out`.
     """
     roles = {role: {n: _field_as_json(one) for n, one in of.items()} for role, of in found.fields.items()}
     texts = [{"text": shortened(text, 10 * _TEXT)} for text in found.texts]

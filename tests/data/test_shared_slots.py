@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import os
 from multiprocessing import reduction
+from pathlib import Path
 
 import pytest
 import torch
@@ -79,7 +80,7 @@ def test_slots_that_are_too_small_are_replaced_and_not_kept(pair):
 
 
 def test_no_descriptor_stays_open(pair):
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     held = [pair({"x": torch.zeros(4)})[0] for _ in range(10)]
     assert len({one["x"].data_ptr() for one in held}) == 10
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -80,7 +81,7 @@ class Own:
     """A reader of one's own, with a sample that fails in one of several ways."""
 
     role, shuffle = "train", False
-    fields = {"x": None}
+    fields: ClassVar = {"x": None}
 
     def __init__(self, bad=None, how="raises"):
         self.bad, self.how = bad, how

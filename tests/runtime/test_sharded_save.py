@@ -214,7 +214,7 @@ def test_a_file_that_is_not_what_was_written_is_written_again(snapshot, tmp_path
     assert len(shards.files) == 2
 
 
-def test_after_four_attempts_the_last_problems_are_told(snapshot, tmp_path, monkeypatch):
+def test_after_four_attempts_the_last_problems_are_reported(snapshot, tmp_path, monkeypatch):
     pauses = attempts(monkeypatch, [["one"], ["two"], ["three"], ["four", "and five"]])
     shards = stage_shards(snapshot, OfTwo({}), tmp_path).shards
     beginning = f"rank 0 cannot write its shards to {shards.folder}: "

@@ -13,8 +13,8 @@ from descend.errors import warn
 from descend.experiment import Experiment, check_experiment, layer_table
 from descend.experiment.text import experiment_of, read_parts
 from descend.graph import NoOptimizer
-from descend.lbann.driver.overrides import override
 from descend.launch import detect, layout_trainers
+from descend.lbann.driver.overrides import override
 from descend.train import BatchedIterativeOptimizer, Trainer
 
 if TYPE_CHECKING:

@@ -220,7 +220,7 @@ class Population:
     # ---- an exchange
 
     def _exchange(self, strategy: MetaLearningStrategy, number: int, saved: bool = True) -> None:
-        """Run exchange `number` and, unless told otherwise, save the state after it."""
+        """Run exchange `number` and, by default, save the state after it."""
         way = getattr(strategy, "exchange_strategy", ExchangeStrategy())
         match strategy:
             case RandomPairwiseExchange():

@@ -4,8 +4,8 @@ import gc
 import gzip
 import io
 import json
-import os
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -159,8 +159,7 @@ def test_images_with_one_ending_or_another(tmp_path):
 
 def test_no_file_is_left_open(shards, recwarn):
     def open_shards():
-        links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
-        return sum(str(shards) in os.readlink(link) for link in links if os.path.islink(link))
+        return sum(str(shards) in str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
 
     reader = read(shards)
     reader.read(np.arange(N))
