@@ -285,17 +285,17 @@ def test_gradients_of_two_ranks_are_sums_within_a_run_and_means_after_it(names, 
         with run.strategy.running():
             half_backward(run, rank)
             sums = {name: p.grad.full_tensor() for name, p in module.named_parameters()}
-            norms, _ = run.strategy.gradient_norms(run.strategy.local_parameters())
-            norms = [float(norm) for norm in norms]
+            norms, total = run.strategy.gradient_norms(run.strategy.local_parameters())
         module.zero_grad()
         half_backward(run, rank)
-        return sums, norms, {name: p.grad.full_tensor() for name, p in module.named_parameters()}
+        return sums, norms, total, {name: p.grad.full_tensor() for name, p in module.named_parameters()}
 
-    for sums, norms, means in on_torch_ranks(2, act):
+    for sums, norms, total, means in on_torch_ranks(2, act):
+        assert float(total) == pytest.approx(sum(float(p.square().sum()) for p in plain_gradients().values()) ** 0.5)
         for norm, (name, whole) in zip(norms, plain_gradients().items(), strict=True):
             torch.testing.assert_close(sums[name], whole)
             torch.testing.assert_close(means[name], whole / 2)
-            assert norm == pytest.approx(float(whole.norm()))
+            assert float(norm) == pytest.approx(float(whole.norm()))
 
 
 def test_names_of_two_ranks_are_joined():
