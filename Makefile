@@ -21,7 +21,7 @@ CUDA_PYTHON ?= $(BIN)/python
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help newcomer cuda demo test test-slow test-oldest lint types figures drawings coverage mutants docs pages schema check clean
+.PHONY: help newcomer cuda demo test test-slow test-oldest lint types figures drawings coverage mutants docs docs-look pages schema check clean
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
@@ -96,13 +96,15 @@ $(VENV)/docs-tools: $(VENV)/package
 	@$(BIN)/python $(PIP) --constraint constraints.txt --editable ".[docs]"
 	@touch $@
 
-# Warnings are errors; nothing is fetched; every link inside leads somewhere; where there is a browser, main pages are
-# looked at in it.
+# Warnings are errors; nothing is fetched; every link inside leads somewhere.
 docs: $(VENV)/docs-tools
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -W --keep-going -q docs build/site
 	@$(BIN)/python tools/site_links.py build/site
-	@$(BIN)/python tools/site_in_browser.py build/site
 	@echo "the site is in build/site/index.html"
+
+# The main pages and the search of the site in a browser: errors, requests, widths, accessibility.
+docs-look: docs $(VENV)/tools
+	$(BIN)/python tools/site_in_browser.py build/site
 
 # Pictures of run pages and reports, to be looked at.
 pages: $(VENV)/tools

@@ -192,9 +192,8 @@ def _under(chart: Chart, one: _Drawn) -> Iterator[dict[str, Any]]:
     points = [(a, b) for a, b in line.points if x.shows(a) and y.shows(b)]
     if line.joined and len(points) > 1:
         rows = [{"x": a, "y": b} for a, b in points]
-        yield _layer(
-            one, {"type": "line", "strokeWidth": 1.8, "point": False}, rows, x={"field": "x"}, y={"field": "y"}
-        )
+        mark = {"type": "line", "strokeWidth": 1.8, "point": False}
+        yield _layer(one, mark, rows, x={"field": "x"}, y={"field": "y"})
 
 
 def _over(chart: Chart, one: _Drawn, scatter: bool) -> Iterator[dict[str, Any]]:
