@@ -59,7 +59,8 @@ test-slow: $(VENV)/tools
 test-oldest: $(OLDEST)/tools
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal $(TESTS_OF_OLDEST)
 
-# Builds the wheel, installs it into a fresh environment in an empty folder, and does there what README and docs say.
+# Builds the wheel, installs it into a fresh environment in an empty folder, and does there what README and docs say,
+# and what users come and leave for.
 newcomer:
 	@$(PYTHON) tests/newcomer/run.py
 
@@ -95,10 +96,12 @@ $(VENV)/docs-tools: $(VENV)/package
 	@$(BIN)/python $(PIP) --constraint constraints.txt --editable ".[docs]"
 	@touch $@
 
-# Warnings are errors; nothing is fetched; every link inside leads somewhere.
+# Warnings are errors; nothing is fetched; every link inside leads somewhere; where there is a browser, main pages are
+# looked at in it.
 docs: $(VENV)/docs-tools
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -W --keep-going -q docs build/site
 	@$(BIN)/python tools/site_links.py build/site
+	@$(BIN)/python tools/site_in_browser.py build/site
 	@echo "the site is in build/site/index.html"
 
 # Pictures of run pages and reports, to be looked at.

@@ -1,6 +1,6 @@
 """How often the ranking rule errs, and what it finds: its operating characteristics, by simulation.
 
-    python benchmarks/ranking.py [--replicates N] [--seed S] [--write]
+    python benchmarks/ranking.py [--replicates N] [--seed S] [--only TABLE] [--write]
 
 A study is simulated as arms of searches of re-runs: a search ends at its own level, and a re-run scatters about that.
 `descend.study.analysis.rank` is applied to it as it is. Printed are four tables of Markdown, and `--write` puts them
@@ -161,6 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Operating characteristics of the ranking rule.")
     parser.add_argument("--replicates", type=int, default=400, help="simulated studies of each cell")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=["false positives", "power", "detectable", "equivalent"], help="one table")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/ranking.md")
     given = parser.parse_args()
     tables = {  # by their marks in the page
@@ -170,6 +171,8 @@ def main() -> None:
         "equivalent": equivalent,
     }
     for name, make in tables.items():
+        if given.only not in (None, name):
+            continue
         text = "\n".join(make(given.replicates, given.seed))
         sys.stdout.write(f"{name}\n\n{text}\n\n")
         sys.stdout.flush()

@@ -1,13 +1,14 @@
 """Trials at once, as stacks in processes, one by one, and by an Optuna loop where it is installed: trials a second.
 
-python benchmarks/study.py      an MLP 64-32-10 at batch 32 with 64 trials; larger MLPs and a small convolution net, 32
-                                and what recording a trial costs
+python benchmarks/study.py [--rounds N] [--case NUMBER]      MLPs and a small convolution net at batch 32, 64 trials
+                                                             each, and what recording a trial costs
 
 Every way runs the same trials: the same initial weights, rates and number of steps, one thread a process, scores before
-and after. The Optuna loop trains in plain torch, as its users write it, and scores the validation samples once. Ways
+and after. The Optuna loop trains in plain torch, as its users write it, and scores the validation samples once; it uses
+all processors, by `n_jobs` (threads) and by processes of its own. Ways
 take turns; medians count, with the quarter to three quarters of the rounds. Weights, orders of samples, schedules,
 scores and records are in the time of every way; what a process makes once, the traces of stacks, is not. "whole" is
-what `--executor auto` takes from nothing: measuring a few steps, tracing, and running what is chosen.
+what `--executor auto` takes: timing a few steps, loading traces from disk or tracing, and running what is chosen.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from descend.launch import cores
 from descend.study import Arm, Study
 from descend.study.running.executor_choice import choose
 from descend.study.running.plan import pending
-from descend.study.running.processes import run_in_forks, run_in_stacks
+from descend.study.running.processes import forked, run_in_forks, run_in_stacks
 from descend.study.running.sequential import run_sequentially
 from descend.study.running.trial import Record, Trial
 from descend.study.running.trial_store import StudyDirectory
@@ -39,7 +40,7 @@ from descend.study.running.vmapped import run_vmapped
 from descend.study.task import StudyTask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,9 @@ def convolutions() -> nn.Module:
 CASES = [
     Case("MLP 64-32-10", task(lambda: mlp(32), (64,)), 64, 32, 1000, 4),
     Case("MLP 64-32-10", task(lambda: mlp(32), (64,)), 64, 32, 200, 4),
-    Case("MLP 64-256-10", task(lambda: mlp(256), (64,)), 32, 32, 400, 4),
-    Case("MLP 64-256-256-10", task(lambda: mlp(256, 256), (64,)), 32, 32, 200, 4),
-    Case("convolutions 8-16", task(convolutions, (1, 8, 8)), 32, 32, 200, 4),
+    Case("MLP 64-256-10", task(lambda: mlp(256), (64,)), 64, 32, 400, 4),
+    Case("MLP 64-256-256-10", task(lambda: mlp(256, 256), (64,)), 64, 32, 200, 4),
+    Case("convolutions 8-16", task(convolutions, (1, 8, 8)), 64, 32, 200, 4),
 ]
 
 
@@ -126,8 +127,22 @@ def whole(case: Case) -> int:
     return len(list(way.run(fresh, trials(case), 1, {})))
 
 
-def optuna_loop(case: Case) -> int:
-    """As users of Optuna write it."""
+def optuna_threads(case: Case) -> int:
+    """As users of Optuna write it, with `n_jobs` as many as there are processors."""
+    return optuna_loop(case, case.alone * cores(), cores())
+
+
+def optuna_processes(case: Case) -> int:
+    """A loop in each of as many processes as there are processors."""
+
+    def work() -> Iterator[bytes]:
+        yield str(optuna_loop(case, case.alone)).encode()
+
+    return sum(int(said) for said in forked([work] * cores()))
+
+
+def optuna_loop(case: Case, trials: int, jobs: int = 1) -> int:
+    """Trials in plain torch."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -152,8 +167,8 @@ def optuna_loop(case: Case) -> int:
             return float((module(x_valid).argmax(1) == y_valid).double().mean())
 
     sampler = optuna.samplers.RandomSampler(seed=0)
-    optuna.create_study(direction="maximize", sampler=sampler).optimize(objective, n_trials=case.alone)
-    return case.alone
+    optuna.create_study(direction="maximize", sampler=sampler).optimize(objective, n_trials=trials, n_jobs=jobs)
+    return trials
 
 
 def seconds_a_trial(way: Callable[[Case], int], case: Case) -> float:
@@ -180,7 +195,9 @@ def main() -> None:
     """Print a line for each case, and one for records."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--case", type=int, choices=range(len(CASES)), help="only this one")
+    given = parser.parse_args()
+    rounds = given.rounds
     torch.set_num_threads(1)
     ways: dict[str, Callable[[Case], int]] = {
         "one": one_by_one,
@@ -193,10 +210,11 @@ def main() -> None:
         del ways["processes"]
     ways["whole"] = whole
     if importlib.util.find_spec("optuna"):
-        ways["optuna"] = optuna_loop
+        ways["optuna, n_jobs"] = optuna_threads
+        ways["optuna, processes"] = optuna_processes
     else:
         print("Optuna is not installed: its loop is left out")
-    for case in CASES:
+    for case in CASES if given.case is None else [CASES[given.case]]:
         for way in ways.values():
             way(case)  # what is made once does not count
         rounds_of = [{name: seconds_a_trial(way, case) for name, way in ways.items()} for _ in range(rounds)]
@@ -206,7 +224,7 @@ def main() -> None:
             low, middle, high = statistics.quantiles([1 / times[name] for times in rounds_of], n=4)
             ratio = statistics.median(times[name] / times[chosen] for times in rounds_of)
             print(
-                f"  {name:<10}{middle:8.1f} trials a second  ({low:.1f} to {high:.1f})   chosen {ratio:6.2f} x",
+                f"  {name:<18}{middle:8.1f} trials a second  ({low:.1f} to {high:.1f})   chosen {ratio:6.2f} x",
                 flush=True,
             )
     print(f"\nrecording a trial: {milliseconds_a_record():.2f} ms")

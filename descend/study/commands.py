@@ -254,11 +254,12 @@ def show(directory: Annotated[Path, typer.Argument(help="Of the study.")]) -> No
 def report(
     directory: Annotated[Path, typer.Argument(help="Of the study.")],
     to: Annotated[Path | None, typer.Option(help="An HTML file, or a directory; that of the study without it.")] = None,
+    seconds: Annotated[bool, typer.Option("--seconds", help="Show seconds of training beside updates.")] = False,
 ) -> None:
     """Write the report of the study in DIRECTORY: HTML that opens offline, Markdown and CSV."""
     from descend.study.comparing import read_directory
 
-    typer.echo(str(read_directory(directory).report(to or directory)))
+    typer.echo(str(read_directory(directory).report(to or directory, seconds=seconds)))
 
 
 @app.command(rich_help_panel=MORE, short_help="Give each winner the others' value of a setting.")

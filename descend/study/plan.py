@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from descend.launch import cores
-from descend.study.analysis.power import detectable_in_spreads, searches_needed
+from descend.study.analysis.power import detectable_by_searches, level_of_a_pair, searches_needed
 from descend.study.analysis.ranking import LEVEL
 from descend.study.comparing import opened
 from descend.study.design.needs import Needs
@@ -84,8 +83,7 @@ def _power(study: Study) -> list[str]:
         return []
     if study.searches < 2:
         return ["one search an arm cannot rank: set searches = 3 or more"]
-    level = LEVEL / math.comb(arms, 2)
-    spreads = detectable_in_spreads(study.searches, level)
+    spreads = detectable_by_searches(study.searches, level_of_a_pair(arms, LEVEL))
     lines = [
         f"with {study.searches} searches an arm two of the {arms} arms are ranked with probability 0.8 if they differ "
         f"by {spreads:.2g} times the standard deviation between searches of one arm"

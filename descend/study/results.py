@@ -366,18 +366,22 @@ class Comparison:
             return []
         return [_scaling(self.study, arm, self.groups) for arm in self.study.arms]
 
-    def report(self, path: str | os.PathLike[str]) -> Path:
+    def report(self, path: str | os.PathLike[str], *, seconds: bool = False) -> Path:
         """Write the report as one HTML file, and the tables as Markdown and CSV beside it.
 
         Args:
             path: Of the HTML file, or of a directory for `report.html`.
+            seconds: Whether seconds of training stand beside updates, for trials that ran sequentially on one machine.
 
         Returns:
             The HTML file.
+
+        Raises:
+            Refused: seconds are asked for and were not recorded, or on several machines.
         """
         from descend.study.report import write
 
-        return write(self, path)
+        return write(self, path, seconds=seconds)
 
 
 def compare_records(

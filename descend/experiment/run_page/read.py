@@ -75,9 +75,9 @@ class RunRecord:
 
     @property
     def quantities(self) -> list[str]:
-        """Names of what was recorded, in the order of the file."""
+        """Names of what was recorded, in the order of the file, those of whole passes over samples first."""
         names: dict[str, None] = {}
-        for row in self.rows:
+        for row in sorted(self.rows, key=lambda row: "objective" not in row):
             names |= {name: None for name, value in row.items() if name not in _ABOUT and _is_number(value)}
         return list(names)
 

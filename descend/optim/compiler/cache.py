@@ -38,6 +38,7 @@ __all__ = [
     "compile_command",
     "compiler",
     "folder",
+    "is_ours",
     "key_of",
     "module_process",
     "obstacle",
@@ -131,7 +132,7 @@ def folder() -> Path:
     return Path(root) / "descend"
 
 
-def _is_ours(path: Path) -> bool:
+def is_ours(path: Path) -> bool:
     """Whether only this user can have written the file: it holds code that will run."""
     if not hasattr(os, "getuid"):
         return True
@@ -213,7 +214,7 @@ class KernelCompiler:
         path = job.path
         if job not in self.loaded and path not in self.failed and path.exists():
             try:
-                if not _is_ours(path):
+                if not is_ours(path):
                     raise PermissionError(f"{path} may have been written by another user")
                 self.loaded[job] = job.load()
             except (RuntimeError, OSError) as problem:

@@ -32,7 +32,14 @@ from descend.study.analysis.intervals import (
     median_interval,
     success_interval,
 )
-from descend.study.analysis.power import detectable_difference, detectable_in_spreads, searches_needed, seeds_needed
+from descend.study.analysis.power import (
+    detectable_by_searches,
+    detectable_difference,
+    detectable_in_spreads,
+    level_of_a_pair,
+    searches_needed,
+    seeds_needed,
+)
 from descend.study.analysis.profiles import PerformanceProfile, performance_profiles
 from descend.study.analysis.ranking import Pair, Ranking, Tuning, check_budgets, rank, train_beside_validation
 from descend.study.analysis.scaling import (
@@ -80,6 +87,7 @@ __all__ = [
     "compare_successes",
     "cost",
     "critical_batch_size_interval",
+    "detectable_by_searches",
     "detectable_difference",
     "detectable_in_spreads",
     "difference_interval",
@@ -91,6 +99,7 @@ __all__ = [
     "fraction_reaching",
     "holm",
     "largest_efficient_batch",
+    "level_of_a_pair",
     "median",
     "median_interval",
     "minimal_difference",

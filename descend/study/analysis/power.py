@@ -1,26 +1,86 @@
-"""What a comparison can find, and how many seeds or searches a difference takes: the power of Student's t.
+"""What a comparison can find, and how many seeds or searches a difference takes.
 
-    seeds_needed       two settings, n re-runs each; of medians of normal values π/2 times as many
-    searches_needed    two arms, one number a search: the test that `rank` makes
+    seeds_needed       two settings, n re-runs each, by Student's t; of medians of normal values π/2 times as many
+    searches_needed    two arms, one number a search, by Welch's t: the test that `rank` makes
 
 The noncentral t gives the probability of finding a difference d = δ sd with n values each:
 
     P(|T| > t_{2n−2, 1−α/2}),   T of 2n − 2 degrees of freedom and noncentrality δ √(n/2)
 
 At α = 0.05 and a power of 0.8, d = sd takes 17 values each and d = sd/2 takes 64.
+
+Welch's t of two arms that scatter alike is the same number, judged by Satterthwaite's degrees of freedom f(u),
+(n − 1)/(u² + (1 − u)²), where u is the share of the first variance in the sum of both. u does not depend on the sum and
+is Beta((n − 1)/2, (n − 1)/2); so with S² the mean of both over its expectation, of 2n − 2 degrees of freedom,
+
+    P(found) = E_u E_S [ Φ(δ √(n/2) − S t_{f(u), 1−α/2}) ]
 """
 
 from __future__ import annotations
 
+import functools
 import math
+
+import numpy as np
 
 from descend.errors import ConfigurationError
 from descend.study.analysis.optional_scipy import scipy
 from descend.study.analysis.values import check_fraction
 
-__all__ = ["detectable_difference", "detectable_in_spreads", "searches_needed", "seeds_needed"]
+__all__ = [
+    "detectable_by_searches",
+    "detectable_difference",
+    "detectable_in_spreads",
+    "level_of_a_pair",
+    "searches_needed",
+    "seeds_needed",
+]
 
 _LARGEST = 10**12  # values an arm; a difference that takes more is none
+_NODES = 400  # of each integral, at the middles of parts of equal probability
+_MANY = 200  # searches from which both tests have the same power to four digits
+
+
+def level_of_a_pair(arms: int, level: float) -> float:
+    """The level at which Holm's correction tests one of the pairs of the best arm, on average over these pairs.
+
+    The pairs of an arm that is better than the others are found before the rest, so the later ones of them are tested
+    at a larger level than the first one, which is tested at level/pairs.
+
+    Args:
+        arms: Of the study.
+        level: Of the study.
+    """
+    return level / (math.comb(arms, 2) - (arms - 2) / 2)
+
+
+@functools.lru_cache(maxsize=256)
+def detectable_by_searches(searches: int, alpha: float, power: float = 0.8) -> float:
+    """The difference that Welch's t finds with probability `power`, in standard deviations between searches.
+
+    Args:
+        searches: Of each arm, at least 2; the arms scatter alike.
+        alpha: Level of the two-sided test.
+        power: Probability of finding it.
+    """
+    if searches < 2 or searches > _MANY:
+        return detectable_in_spreads(searches, alpha, power)
+    check_fraction(alpha, "alpha")
+    check_fraction(power, "power")
+    functions = scipy("special", "the power of Welch's t")
+    middles = (np.arange(_NODES) + 0.5) / _NODES
+    share = functions.betaincinv((searches - 1) / 2, (searches - 1) / 2, middles / 2)  # by symmetry below one half
+    critical = functions.stdtrit((searches - 1) / (share**2 + (1 - share) ** 2), 1 - alpha / 2)
+    spread = np.sqrt(functions.chdtri(2 * searches - 2, middles) / (2 * searches - 2))
+    limits = spread[:, None] * critical
+    low, high = 0.0, float(limits.max()) + 10.0
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        if float(functions.ndtr(middle - limits).mean()) < power:
+            low = middle
+        else:
+            high = middle
+    return high * math.sqrt(2 / searches)
 
 
 def detectable_in_spreads(values: int, alpha: float, power: float = 0.8) -> float:
@@ -51,13 +111,17 @@ def searches_needed(difference: float, sd: float, *, arms: int = 2, alpha: float
     Args:
         difference: Between two arms, in the units of sd.
         sd: Standard deviation between the searches of an arm, each the median of its re-runs.
-        arms: Of the study; all pairs are compared, so the level of each is α/pairs.
+        arms: Of the study; all pairs are compared, see `level_of_a_pair`.
         alpha: Level of the study.
         power: Probability of finding it.
     """
     if arms < 2:
         raise ConfigurationError(f"a comparison takes at least two arms, got {arms!r}")
-    return seeds_needed(difference, sd, alpha=alpha / math.comb(arms, 2), power=power)
+    level = level_of_a_pair(arms, alpha)
+    found = max(2, seeds_needed(difference, sd, alpha=level, power=power))  # Welch's t needs a few more
+    while sd * detectable_by_searches(found, level, power) > difference:
+        found += 1
+    return found
 
 
 def seeds_needed(

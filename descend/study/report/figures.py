@@ -17,7 +17,18 @@ if TYPE_CHECKING:
 
     from descend.study.results import Comparison, Group
 
-__all__ = ["budget", "curves", "fractions", "landscape", "rates", "reruns", "scaling", "schedules", "splits"]
+__all__ = [
+    "budget",
+    "curves",
+    "fractions",
+    "landscape",
+    "learning_rates",
+    "rates",
+    "reruns",
+    "scaling",
+    "schedules",
+    "splits",
+]
 
 
 def _searched(group: Group, arm: str) -> list[float]:
@@ -89,7 +100,19 @@ def schedules(group: Group) -> Chart:
         )
         for shape, names in shapes.items()
     ]
-    return Chart(tuple(lines), Axis("updates"), Axis("rate over its peak"))
+    return Chart(tuple(lines), Axis("steps"), Axis("learning rate / peak"))
+
+
+def learning_rates(group: Group) -> Chart:
+    """The learning rate of each winner over its run, at its true height."""
+    lines: list[Line] = []
+    for row in group.rows:
+        options = {k.partition(".")[2]: v for k, v in row.winner.items() if k.startswith("schedule.")}
+        made = make_schedule(row.winner["schedule"], options, float(str(row.winner["lr"])), group.steps)
+        points = _numbered([rate for _, rate in made.curve(group.steps)])
+        kept = tuple(point for point in points if point[1] > 0)  # of a logarithmic axis
+        lines.append(Line(f"{row.cell.arm} {row.cell.search + 1}", kept, marked=False))
+    return Chart(tuple(lines), Axis("steps"), Axis("learning rate", log=True))
 
 
 def _numbered(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
@@ -116,7 +139,7 @@ def curves(comparison: Comparison, group: Group, split: str) -> Chart:
             points, band = tuple(zip(at, middle, strict=True)), tuple(zip(at, low, high, strict=True))
             lines.append(Line(arm, points, band))
     samples = "training" if split == "train" else split
-    return Chart(tuple(lines), Axis("updates"), Axis(f"{metric}, {samples} samples"))
+    return Chart(tuple(lines), Axis("steps"), Axis(f"{metric}, {samples} samples"))
 
 
 def budget(comparison: Comparison, group: Group) -> Chart:
@@ -149,7 +172,7 @@ def fractions(comparison: Comparison, group: Group) -> Chart:
         for arm in comparison.study.arms
         if (values := _searched(group, arm))
     ]
-    return Chart(tuple(lines), Axis(f"target: {comparison.unit}"), Axis("part of the trials that reach it"))
+    return Chart(tuple(lines), Axis(f"target: {comparison.unit}"), Axis("fraction of trials reaching it"))
 
 
 def rates(comparison: Comparison, group: Group) -> Chart:
@@ -220,4 +243,4 @@ def scaling(comparison: Comparison) -> Chart:
         sizes = sorted({float(size) for size, _ in starts})
         guide = tuple((s, best * first / s) for s in sizes)
         lines.append(Line("perfect scaling", guide, marked=False, dashed=True, colour=-1))
-    return Chart(tuple(lines), Axis("samples a batch", log=True), Axis("updates to the target", log=True))
+    return Chart(tuple(lines), Axis("samples a batch", log=True), Axis("steps to the target", log=True))

@@ -25,7 +25,7 @@ def methods(comparison: Comparison) -> Iterator[str]:
     budgets = _listed([f"{steps:,}" for steps in sorted({group.steps for group in comparison.groups})])
     compared = f"{study.metric} after the last update"
     if study.select == "steps":
-        compared = "updates until the target was met"
+        compared = "steps until the target was met"
     better = "less" if comparison.lower else "more"
     searches = "one search" if study.searches == 1 else f"{study.searches} independent searches"
     chosen = "The best trial of a search won."
@@ -38,19 +38,19 @@ def methods(comparison: Comparison) -> Iterator[str]:
     if study.target is not None:
         target = f" The target, {study.metric} {study.target.value:g}, was set before the first trial."
     yield (
-        f"We compared {_listed(arms)} on the workload `{study.workload}` at batch size {sizes} with {budgets} updates "
+        f"We compared {_listed(arms)} on the workload `{study.workload}` at batch size {sizes} with {budgets} steps "
         f"a run, by {compared} on {study.split} samples, where {better} is better.{target} "
         f"Each arm was tuned in {searches} of {study.trials} trials, {_POINTS[study.sampler]} in the ranges of the "
         f"table of arms; trials that diverged count as failures and are charged in full. {chosen} The winner of each "
         f"search was then trained with {study.confirmation_seeds} fresh seeds, which had no part in the tuning; all "
         "results are of these runs, given as medians with exact intervals of 95 % from order statistics. Two arms are "
-        f"ranked only where the difference holds at the level of {LEVEL:.0%} over searches and seeds together, "
-        "corrected for the number of pairs."
+        f"ranked by Welch's t-test at the level of {LEVEL:.0%}, over one number for each search, the median of its "
+        "re-runs, with Holm's correction for the number of pairs."
     )
     yield (
         "The trials: `descend study run study.toml DIRECTORY`, with the description below as `study.toml`. Every "
         f"table and figure, as CSV, LaTeX, Vega-Lite and SVG in `report.parts`: `{COMMAND}`. What they cost in "
-        "seconds: `descend study status DIRECTORY`. Questions asked afterwards name their commands."
+        "seconds: `descend study status DIRECTORY`. Post-hoc analyses name their commands."
     )
 
 

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from descend.pages.parts import Figure, Section
-from descend.study.report import figures, tables
+from descend.study.report import figures, tables, wall_clock
 from descend.study.report.methods import COMMAND, methods
 from descend.study.report.tables import where
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["sections"]
 
 
-def sections(comparison: Comparison) -> list[Section]:
-    """All sections of a report."""
+def sections(comparison: Comparison, *, seconds: bool = False) -> list[Section]:
+    """All sections of a report; with `seconds` that of the wall-clock time too."""
     study = comparison.study
     found = [
         Section("Verdict", tuple(comparison.verdict.splitlines()), "verdict"),
@@ -31,6 +31,8 @@ def sections(comparison: Comparison) -> list[Section]:
     for group in comparison.groups:
         if group.rows:
             found.append(Section(f"Curves: {where(group)}", tuple(_curves(comparison, group))))
+    if seconds:
+        found.append(wall_clock.section(comparison))
     for group in comparison.groups:
         if group.rows:
             found.append(Section(f"Tunability: {where(group)}", tuple(_tunability(comparison, group))))
@@ -39,9 +41,9 @@ def sections(comparison: Comparison) -> list[Section]:
         figure = Figure("Updates to the target against the batch size", figures.scaling(comparison), shown)
         found.append(Section("Batch size", (figure, table)))
     if comparison.follow_ups:
-        found.append(Section("Questions asked afterwards", tuple(_followed(comparison))))
+        found.append(Section("Post-hoc analyses", tuple(_followed(comparison))))
     lints = tuple(map(str, comparison.remarks)) or ("None: equal budgets, equal freedom, no winner at an edge.",)
-    found.append(Section("Lints", lints))
+    found.append(Section("Warnings", lints))
     found.append(Section("Methods", tuple(methods(comparison))))
     found.append(Section("All trials", (_written(comparison), tables.trials(comparison))))
     found.append(Section("Description", (json.dumps(study.plain(), indent=2),), "text"))
@@ -100,6 +102,10 @@ def _results(comparison: Comparison) -> Iterator[str | Table | Figure]:
         if any(arm.schedule != "constant" for arm in comparison.study.arms.values()):
             shown = "Each over its own peak; winners of one shape share a line."
             yield Figure(f"Schedules of the winners, {at}", figures.schedules(group), f"{shown} {records}")
+            if all("lr" in row.winner for row in group.rows):
+                shown = "At true height, on a logarithmic axis; steps at a rate of 0 are left out."
+                title = f"Learning rates of the winners, {at}"
+                yield Figure(title, figures.learning_rates(group), f"{shown} {records}")
         yield tables.power(comparison, group)
 
 
@@ -122,7 +128,7 @@ def _tunability(comparison: Comparison, group: Group) -> Iterator[Table | Figure
     shown = "Median of the best of so many trials, up to half of them, with its exact 95 % interval where it has one."
     yield Figure(f"Best against the number of trials, {at}", figures.budget(comparison, group), f"{shown} {records}")
     shown = "Failures count as trials that do not reach it."
-    yield Figure(f"Part of the trials that reach a target, {at}", figures.fractions(comparison, group), shown)
+    yield Figure(f"Fraction of trials reaching a target, {at}", figures.fractions(comparison, group), shown)
     for arm in comparison.study.arms:
         if (drawn := figures.landscape(comparison, group, arm)) is not None:
             shown = f"Every trial; the fuller the better. {records}"

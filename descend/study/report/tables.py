@@ -69,7 +69,7 @@ def _between(interval: Any) -> str:
 
 def where(group: Group) -> str:
     """The batch size and budget of a group."""
-    return f"batch {group.batch_size:,}, {group.steps:,} updates"
+    return f"batch {group.batch_size:,}, {group.steps:,} steps"
 
 
 def arms(comparison: Comparison) -> Table:
@@ -100,7 +100,7 @@ def bill(comparison: Comparison) -> Table:
         )
         for name, one in comparison.costs.items()
     ]
-    heads = ("arm", "trials", "updates", "samples", "numbers tuned", "how they ended")
+    heads = ("arm", "trials", "steps", "samples", "hyperparameters tuned", "how they ended")
     note = "All phases; a trial that failed is charged in full. `descend study status DIRECTORY` has the seconds."
     return Table("cost", heads, tuple(rows), note)
 
@@ -123,7 +123,7 @@ def lineage(comparison: Comparison) -> Table | None:
             counts = [a + b for a, b in zip(counts, (arm.trials, arm.steps, arm.samples), strict=True)]
         rows.append((name, "this study", "see above", f"{own.trials:,}", f"{own.steps:,}", f"{own.samples:,}", ""))
         rows.append((name, "all rounds", "", *(f"{count:,}" for count in counts), ""))
-    heads = ("arm", "round", "searched over", "trials", "updates", "samples", "median of all re-runs")
+    heads = ("arm", "round", "searched over", "trials", "steps", "samples", "median of all re-runs")
     return Table("lineage", heads, tuple(rows), "Earlier studies that this one names in `rounds`, in their order.")
 
 
@@ -259,7 +259,7 @@ def power(comparison: Comparison, group: Group) -> Table:
         "arm",
         "medians of its searches",
         "sd from seed to seed",
-        "difference that would be seen",
+        "minimum detectable difference",
         "seeds to see that to the leader",
     )
     note = (
@@ -302,16 +302,16 @@ def tunability(comparison: Comparison, group: Group) -> Table:
     ]
     heads = (
         "arm",
-        "part of trials that reach it",
-        "stable width",
-        "lowest rate that failed",
+        "fraction reaching the target",
+        "learning-rate tolerance",
+        "lowest learning rate that failed",
         f"expected best of {few}",
         f"probability of the best of {few}",
-        "slope of best rate over decay",
+        "slope of best learning rate over weight decay",
     )
     note = (
-        f"Reached is {why}. Stable width: largest rate that reaches it over the best rate; 1 is a cliff, ≥ where the "
-        "largest rate tried still reaches it. Failed: diverged, or a training loss that did not fall. Slope: of log "
+        f"Reached is {why}. Tolerance: largest learning rate that reaches it over the best one; 1 is a cliff, ≥ where "
+        "the largest one tried still reaches it. Failed: diverged, or a training loss that did not fall. Slope: of log "
         "rate over log decay, −1 for an inverse relation, 0 for none. All searches together. Records: phase search."
     )
     return Table(f"tunability, {where(group)}", heads, tuple(rows), note)
@@ -386,11 +386,11 @@ def scaling(comparison: Comparison) -> Table | None:
             interval = "" if one.interval is None else f" [{one.interval.low:,.0f}, {one.interval.high:,.0f}]"
             missing = f"; no interval: {'; '.join(one.refused)}" if one.interval is None else ""
             fit = (
-                f"{one.fit.critical_batch_size:,.0f}{interval}{missing}; at least {one.fit.minimum_steps:.3g} updates "
+                f"{one.fit.critical_batch_size:,.0f}{interval}{missing}; at least {one.fit.minimum_steps:.3g} steps "
                 f"and {one.fit.minimum_examples:.3g} samples; rms error of log samples {one.fit.rms_log_error:.2g}"
             )
         rows.append((one.arm, *shown, fit))
-    heads = ("arm", *(f"updates at {size:,}" for size in sizes), "critical batch size")
+    heads = ("arm", *(f"steps at {size:,}" for size in sizes), "critical batch size")
     return Table("batch size", heads, tuple(rows), "Medians over all re-runs. Records: phase confirmation.")
 
 
@@ -435,7 +435,7 @@ def noise(found: dict[str, Any]) -> Table:
     heads = ("update", "noise scale, samples", "95 % interval", "")
     note = (
         f"tr(Σ)/‖G‖² of the winner of {found['arm']}, from {found['repeats']} batches of {found['parts']} parts of "
-        f"{found['part_size']} samples at the weights after so many updates: an indicator. "
+        f"{found['part_size']} samples at the weights after so many steps: an indicator. "
         f"`{found['command']}`"
     )
     return Table(f"noise scale of {found['arm']}", heads, tuple(rows), note)

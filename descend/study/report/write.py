@@ -7,7 +7,7 @@
     report.parts/          table-NN-NAME.csv and .tex; figure-NN-NAME.vl.json, the specification with its data, and .svg
 
 Nothing in it depends on when, where or by how many processes a study ran: no times, no paths, rows in the order of the
-study. Seconds stand in the records and are shown by `descend study status`.
+study. Seconds stand in the records and are shown by `descend study status`, and here only where they are asked for.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["report_page", "write"]
 _PART = re.compile(r"(table|figure)-\d\d+-?[a-z0-9-]*\.(csv|tex|vl\.json|svg)")
 
 
-def write(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
+def write(comparison: Comparison, path: str | os.PathLike[str], *, seconds: bool = False) -> Path:
     """Write a report; see `Comparison.report`."""
     target = Path(path)
     if target.suffix != ".html":
@@ -48,7 +48,7 @@ def write(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make the directory {target.parent}: {error.strerror}") from error
-    made = sections(comparison)
+    made = sections(comparison, seconds=seconds)
     shown, reason = number(made)
     name = comparison.study.name
     write_beside(target, page(name, shown, ranked=comparison.ranked, reason=reason))

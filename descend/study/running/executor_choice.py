@@ -1,7 +1,8 @@
-"""Chooses the fastest executor for trials on this machine, by running a few steps with each."""
+"""Chooses the fastest executor for trials on this machine, by timing a few steps."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -9,13 +10,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from descend.errors import ConfigurationError, nearest
 from descend.launch import cores
 from descend.study.running.processes import (
     can_fork,
     can_stack_in_processes,
     divided,
-    forked,
     run_in_forks,
     run_in_stacks,
 )
@@ -27,7 +29,7 @@ from descend.study.running.trial_setup import TrialSetup
 from descend.study.running.vmapped import can_run_vmapped, run_vmapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from descend.study.running.trial import Record, Trial
     from descend.study.task import StudyTask
@@ -42,9 +44,11 @@ _MEASURED_STEPS = 12
 _EACH = 2  # trials that each process is measured with
 _PROCESSES_SECONDS = 0.4  # for which processes are measured,
 _MOST_STEPS = 500  # with at most so many steps
-_ENOUGH_SECONDS = 1.0  # after which a stack is not measured further
+_ENOUGH_SECONDS = 0.1  # after which a stack is not measured further
 _WORTH_SECONDS = 1.0  # of a whole run; below it measuring processes costs more than they could save
-_CLEARLY = 1.2  # times as fast as the one before an executor must be, so that noise rarely decides
+_CLEARLY = 1.1  # times as fast as a simpler one an executor must be
+_SHARED = 1.15  # times as long a step of a stack takes beside those of other processes, which share caches and memory
+_FORKS_SECONDS = 0.1  # of a whole run, below which it is not worth a fork
 _ATTEMPTS = 3  # at a time; noise can make the shorter of two runs take longer
 
 
@@ -151,47 +155,56 @@ _HOW = {"together": "together", "stacks": "in a stack for each process", "proces
 def _fastest(
     ways: Sequence[Executor], task: StudyTask, trials: Sequence[Trial], kinds: dict[str, Any], obstacle: str | None
 ) -> Executor:
-    """The first executor that no later one clearly beats. Processes at best divide a time by the number of cores.
+    """The executor whose steps are the shortest.
+
+    Stacks in several processes are timed by one of them alone, in this process and as wide as it will be, since a fork
+    that runs for a few steps is slow for reasons that have nothing to do with them. One stack shares its work out no
+    better than they do, so it is timed only where they cannot run. Processes are timed as they run, and only where they
+    could be faster and the whole run is long enough to pay for it.
 
     An executor that cannot be measured, since a trial ended as an error or the times are all noise, has no time: it is
-    neither faster nor slower than another, and the first one that has a time is the one to beat.
+    neither faster nor slower than another.
     """
+    by_name = {way.name: way for way in ways}
     times: dict[str, float] = {}
-    chosen = ways[0]
-    for way in ways:
-        undivided = times.get(_UNDIVIDED.get(way.name, ""))
-        best = times.get(chosen.name)
-        if way.name in _UNDIVIDED and (undivided is None or best is None):
-            continue
-        if undivided is not None and best is not None and not _may_pay(undivided, best, trials):
-            continue
-        steps = _MEASURED_STEPS
-        if undivided is not None:  # starting processes takes as long as many small steps, and varies
-            each = _EACH if way.name == "processes" else len(divided(trials[: way.at_once])[0])
-            wanted = math.ceil(_PROCESSES_SECONDS / undivided / each)
-            steps = max(steps, min(wanted, trials[0].steps, _MOST_STEPS))
-        seconds = seconds_a_step(way, task, trials, kinds, steps)
+    unmeasured: list[str] = []
+
+    def measure(name: str, steps: int = _MEASURED_STEPS) -> None:
+        seconds = seconds_a_step(by_name[name], task, trials, kinds, steps)
         if seconds is None:
-            continue
-        times[way.name] = seconds
-        if chosen.name not in times or seconds * _CLEARLY < times[chosen.name]:
-            chosen = way
+            unmeasured.append(name)
+        else:
+            times[name] = seconds
+
+    measure("one")
+    if stacked := next((name for name in ("stacks", "together") if name in by_name), None):
+        measure(stacked)
+    if stacked == "stacks" and "stacks" in times and _total(times["stacks"], trials) < _FORKS_SECONDS:
+        times["together"] = cores() * times.pop("stacks") / _SHARED  # shorter than the forks take
+    if "processes" in by_name and "one" in times and _may_pay(times["one"], min(times.values()), trials):
+        wanted = math.ceil(_PROCESSES_SECONDS / times["one"] / _EACH)
+        measure("processes", max(_MEASURED_STEPS, min(wanted, trials[0].steps, _MOST_STEPS)))
     if not times:
         return dataclasses.replace(ways[0], reason="no executor could be measured")
     shown = ", ".join(f"{name} {seconds * 1e3:.2g} ms" for name, seconds in times.items())
     because = f"a step of a trial takes {shown}" + (f"; not together: {obstacle}" if obstacle else "")
-    unmeasured = [way.name for way in ways if way.name not in times and way.name not in _UNDIVIDED]
     if unmeasured:
         because += f"; not measured, since a trial failed or took no longer with more steps: {', '.join(unmeasured)}"
-    return dataclasses.replace(chosen, reason=because)
+    chosen = next(iter(times))
+    for name, seconds in times.items():  # the simplest first
+        if seconds * _CLEARLY < times[chosen]:
+            chosen = name
+    return dataclasses.replace(by_name[chosen], reason=because)
 
 
-def _may_pay(undivided: float, best: float, trials: Sequence[Trial]) -> bool:
-    """Whether several processes could be clearly faster, and save more than measuring them costs."""
-    return undivided / cores() * _CLEARLY <= best and best * trials[0].steps * len(trials) >= _WORTH_SECONDS
+def _total(seconds: float, trials: Sequence[Trial]) -> float:
+    """Of a whole run whose steps take so long."""
+    return seconds * trials[0].steps * len(trials)
 
 
-_UNDIVIDED = {"stacks": "together", "processes": "one"}
+def _may_pay(one: float, best: float, trials: Sequence[Trial]) -> bool:
+    """Whether processes could be faster than the best by now, and save more than measuring them costs."""
+    return one / cores() * _CLEARLY <= best and _total(best, trials) >= _WORTH_SECONDS
 
 
 def seconds_a_step(
@@ -205,7 +218,9 @@ def seconds_a_step(
     if way.name == "together":
         return _of_a_stack(task, trials[: way.at_once], count)
     if way.name == "stacks":
-        return _of_stacks(task, divided(trials[: way.at_once]), count)
+        parts = divided(trials[: way.at_once])
+        with _one_thread():
+            return _of_a_stack(task, parts[0], count) * _SHARED / len(parts)
     chosen = trials[: 1 if way.name == "one" else _EACH * cores()]
     for attempt in range(_ATTEMPTS):
         count *= 2 if attempt else 1
@@ -235,12 +250,12 @@ def _of_a_stack(task: StudyTask, trials: Sequence[Trial], count: int) -> float:
     return (time.perf_counter() - began) / max(steps - 1, 1) / len(trials)
 
 
-def _of_stacks(task: StudyTask, parts: Sequence[Sequence[Trial]], count: int) -> float | None:
-    """Seconds of a step of stacks in as many processes at the same time; None if a process was killed."""
-    Stack(task, parts[0]).trace()
-
-    def work(part: Sequence[Trial]) -> Callable[[], Iterator[bytes]]:
-        return lambda: iter([f"{_of_a_stack(task, part, count) * len(part)}".encode()])
-
-    seconds = [float(text) for text in forked([work(part) for part in parts])]
-    return max(seconds) / sum(len(part) for part in parts) if len(seconds) == len(parts) else None
+@contextlib.contextmanager
+def _one_thread() -> Generator[None]:
+    """As many threads as a process of a stack has."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
+from descend.study.running import trace_files
 from descend.study.running.scores import Scorer
 from descend.study.running.stack_inputs import Draw, SampleOrder, SuppliedDropout, learning_rates, random_words
 from descend.study.running.stack_layout import StackLayout, end_to_end, one_row_per_trial, trace_key
@@ -27,7 +28,7 @@ from descend.study.running.traced import traced
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from descend.study.running.trial import Trial
     from descend.study.task import StudyTask
@@ -45,6 +46,16 @@ def slow_in_silence() -> Generator[None]:
             "ignore", "There is a performance drop because we have not yet implemented the batching"
         )
         yield
+
+
+def code_of(task: StudyTask, template: nn.Module, scorer: Scorer) -> str | None:
+    """What the traces of a task are kept under; computed once a task."""
+    if _CODE not in task.traces:
+        task.traces[_CODE] = trace_files.identity(task.model, template, scorer.loss, scorer.metrics)
+    return task.traces[_CODE]
+
+
+_CODE = "code"
 
 
 class _PreparedStep(NamedTuple):
@@ -85,11 +96,12 @@ class Stack:
         self._fixed = [*task.train, *self._frozen.values()]
         self._fixed += [x for one in self.updates for x in (one.decay, one.lr_mult, *one.constants.values())]
         self._traces = task.traces
+        self._code = functools.partial(code_of, task, self._template, self.scorer)
         self._dropout = SuppliedDropout(self._template)
         self._steps: dict[int, _PreparedStep] = {}
         worth_a_trace = trials[0].steps >= _WORTH_A_TRACE
         self._scores = StackScores(
-            self.scorer, self._template, self._layout, self._frozen, task.traces if worth_a_trace else None
+            self.scorer, self._template, self._layout, self._frozen, task.traces if worth_a_trace else None, self._code
         )
 
     def _loss(
@@ -170,7 +182,8 @@ class Stack:
         example += [random_words(draw, self.trials, 1, self._data[0].device) for draw in draws]
         form = (*self._form, rows, *draws, *trace_key(example))
         if form not in self._traces:
-            self._traces[form] = traced(self._plainly, *example, spent=len(self._held), fused=True)
+            file = trace_files.path_of(self._code(), form)
+            self._traces[form] = traced(self._plainly, *example, spent=len(self._held), fused=True, file=file)
         self._steps[rows] = _PreparedStep(self._traces[form], draws)
 
     @property

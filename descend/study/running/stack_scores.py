@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 from torch.func import functional_call, vmap
 
 from descend.optim.rules.base import Rule
+from descend.study.running import trace_files
 from descend.study.running.stack_layout import trace_key
 from descend.study.running.stacked_update import state_of, with_constants
 from descend.study.running.traced import traced
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor, nn
 
@@ -31,6 +32,7 @@ class StackScores:
         layout: Of the tensors that a step changes.
         frozen: Stacked parameters that no step changes, by name.
         traces: Where traces are kept; None to trace nothing.
+        code: The identity of the code under which they are kept on disk.
     """
 
     def __init__(
@@ -40,12 +42,14 @@ class StackScores:
         layout: StackLayout,
         frozen: Mapping[str, Tensor],
         traces: dict[Any, Any] | None,
+        code: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.scorer = scorer
         self._template = template
         self._layout = layout
         self._frozen = frozen
         self._traces = traces
+        self._code = code
 
     def take(self, held: Sequence[Tensor], *, test: bool = False) -> dict[str, dict[str, Tensor]]:
         """Scores of all trials, (trials,) each; with `test` those on the test samples alone."""
@@ -76,7 +80,7 @@ class StackScores:
             return plainly(*given)
         form = ("look", repr(self._template), *names, *trace_key(given))
         if form not in self._traces:
-            self._traces[form] = traced(plainly, *given)
+            self._traces[form] = traced(plainly, *given, file=trace_files.path_of(self._code(), form))
         return self._traces[form](*given)
 
     def _averaged(self, place: int, weights: Tensor, entries: dict[str, Tensor]) -> Tensor:

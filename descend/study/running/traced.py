@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from descend.study.running import trace_files
 from descend.torch_private import operator_schema, private_operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from torch import Tensor
     from torch.fx import Graph, Node
@@ -78,7 +80,9 @@ _FASTER: dict[Any, Callable[..., Any]] = {
 }
 
 
-def traced(function: Function, *example: Tensor, spent: int = 0, fused: bool = False) -> Function:
+def traced(
+    function: Function, *example: Tensor, spent: int = 0, fused: bool = False, file: Path | None = None
+) -> Function:
     """The operations of a function for tensors of the shapes of `example`.
 
     Args:
@@ -87,7 +91,12 @@ def traced(function: Function, *example: Tensor, spent: int = 0, fused: bool = F
         spent: So many of the first tensors are not read again by the caller, who passes as many of the first
             results in their place next time; they may be written over.
         fused: Let a product and the sum that it goes into be one operation, which rounds once instead of twice.
+        file: Where the trace is kept for other processes; one that is there and agrees is used.
     """
+    if file is not None and (kept := trace_files.load(file)) is not None:
+        call = _called(kept)
+        if trace_files.agrees(call, function, example):
+            return call
     module = make_fx(function, decomposition_table=_FASTER)(*example)
     graph = module.graph
     for node in list(graph.nodes):
@@ -102,18 +111,27 @@ def traced(function: Function, *example: Tensor, spent: int = 0, fused: bool = F
             _fuse(graph)
         _write_in_place(graph, spent)
     module.recompile()
-    return _interpreted(module.forward, example)
+    script = _script(module.forward, example)
+    if script is None:
+        return module.forward
+    if file is not None:
+        trace_files.save(script, file)
+    return _called(script)
 
 
-def _interpreted(function: Function, example: Sequence[Tensor]) -> Function:
-    """The same operations called by an interpreter that is not Python's; the function itself where there is none."""
+def _script(function: Function, example: Sequence[Tensor]) -> Any:
+    """The same operations for an interpreter that is not Python's; None where there is none."""
     copies = [x.detach().clone() for x in example]  # which it may write over
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # that TorchScript is no longer worked on: it is not asked to compile
-            script: Any = torch.jit.trace(lambda *given: tuple(function(*given)), tuple(copies), check_trace=False)
+            return torch.jit.trace(lambda *given: tuple(function(*given)), tuple(copies), check_trace=False)
     except Exception:  # it says in many ways that it cannot, and nothing depends on it but the speed
-        return function
+        return None
+
+
+def _called(script: Any) -> Function:
+    """A function of TorchScript as one of tensors to a list."""
 
     def called(*given: Tensor) -> list[Tensor]:
         with _as_it_is(False):  # so that the first calls give the bits of all others

@@ -7,7 +7,14 @@ import pytest
 import scipy.stats
 
 from descend.errors import ConfigurationError
-from descend.study.analysis import detectable_difference, searches_needed, seeds_needed
+from descend.study.analysis import (
+    detectable_by_searches,
+    detectable_difference,
+    detectable_in_spreads,
+    level_of_a_pair,
+    searches_needed,
+    seeds_needed,
+)
 
 
 def power(values, delta, alpha=0.05):
@@ -27,10 +34,30 @@ def test_medians_take_half_as_many_again():
     assert seeds_needed(0.35, 0.7, of_medians=True) == pytest.approx(64 * math.pi / 2, abs=1)
 
 
-@pytest.mark.parametrize(("arms", "pairs"), [(2, 1), (3, 3), (8, 28)])
-def test_searches_for_a_study_of_several_arms(arms, pairs):
-    count = searches_needed(2.0, 1.0, arms=arms)
-    assert power(count, 2.0, 0.05 / pairs) >= 0.8 > power(count - 1, 2.0, 0.05 / pairs)
+@pytest.mark.parametrize(("searches", "level"), [(2, 0.05), (3, 0.05), (3, 0.002), (12, 0.05)])
+def test_what_searches_find_is_found_by_the_test_of_scipy(searches, level):
+    draw = np.random.default_rng(1)
+    found = detectable_by_searches(searches, level)
+    a, b = draw.normal(found, 1, (8000, searches)), draw.normal(0, 1, (8000, searches))
+    share = (scipy.stats.ttest_ind(a, b, axis=1, equal_var=False).pvalue < level).mean()
+    assert share == pytest.approx(0.8, abs=0.018)  # four standard deviations
+
+
+def test_many_searches_find_what_a_pooled_spread_would():
+    assert detectable_by_searches(200, 0.05) == pytest.approx(detectable_in_spreads(200, 0.05), rel=1e-3)
+    assert detectable_by_searches(201, 0.05) == detectable_in_spreads(201, 0.05)
+
+
+@pytest.mark.parametrize("arms", [2, 3, 8])
+def test_searches_for_a_study_of_several_arms(arms):
+    count, level = searches_needed(2.0, 1.0, arms=arms), level_of_a_pair(arms, 0.05)
+    assert detectable_by_searches(count, level) <= 2.0 < detectable_by_searches(count - 1, level)
+
+
+def test_pairs_of_the_best_arm_are_tested_at_a_larger_level_once_others_are_found():
+    """Of 3 arms the best one has two pairs, tested at a third and a half of the level."""
+    assert level_of_a_pair(2, 0.05) == 0.05
+    assert level_of_a_pair(3, 0.05) == pytest.approx(0.05 / 2.5)
 
 
 def test_detectable_is_the_inverse():

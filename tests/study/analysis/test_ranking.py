@@ -9,7 +9,7 @@ import scipy.stats
 
 from descend.errors import ConfigurationError, Refused
 from descend.study.analysis import Interval, Tuning, check_budgets, rank, train_beside_validation
-from descend.study.analysis.power import detectable_in_spreads
+from descend.study.analysis.power import detectable_by_searches
 from descend.study.analysis.ranking import compare_searches, resolution
 
 
@@ -26,6 +26,25 @@ def test_the_same_under_two_names_is_not_ranked(searches, search_sd):
     draw = np.random.default_rng(0)
     claims = sum(rank(study(draw, {"a": 0, "b": 0}, searches, search_sd=search_sd)).ranked for _ in range(1000))
     assert claims <= 77  # 5 % of 1000, and four standard deviations
+
+
+@pytest.mark.parametrize("searches", [2, 3, 8])
+def test_arms_of_unequal_spread_are_not_ranked_either(searches):
+    """A variance pooled over both arms would rank 9 % of these at 2 searches."""
+    draw = np.random.default_rng(12)
+    claims = 0
+    for _ in range(1000):
+        runs = study(draw, {"a": 0}, searches, 1) | study(draw, {"b": 0}, searches, 1, search_sd=4.0)
+        claims += rank(runs).ranked
+    assert claims <= 77  # 5 % of 1000, and four standard deviations
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [([1e308, -1e308], [0.0, 0.0]), ([1.0, 2.0], [math.inf, -math.inf]), ([3.0], [1.0, 2.0]), ([], [1.0, 2.0])],
+)
+def test_numbers_without_a_finite_spread_prove_nothing(a, b):
+    assert compare_searches(a, b, 0.05) == (1.0, None)
 
 
 def test_five_of_the_same_are_not_ranked():
@@ -57,8 +76,8 @@ def test_equivalence_is_that_of_two_one_sided_tests_of_scipy(sign):
     draw = np.random.default_rng(11)
     a, b = draw.normal(0, 1, 5), draw.normal(0.4, 1, 5)
     ranking = rank({"a": [[sign * x] for x in a], "b": [[sign * x] for x in b]}, margin=1.5, lower_is_better=sign < 0)
-    above = scipy.stats.ttest_ind(a + 1.5, b, alternative="greater").pvalue
-    below = scipy.stats.ttest_ind(a - 1.5, b, alternative="less").pvalue
+    above = scipy.stats.ttest_ind(a + 1.5, b, alternative="greater", equal_var=False).pvalue
+    below = scipy.stats.ttest_ind(a - 1.5, b, alternative="less", equal_var=False).pvalue
     assert ranking.pairs[0].p_equivalent == pytest.approx(max(above, below), rel=1e-12)
     assert ranking.pairs[0].equivalent == (max(above, below) <= 0.05)
     assert ranking.margin == 1.5
@@ -92,7 +111,7 @@ def test_a_margin_is_above_0(margin):
 
 @pytest.mark.parametrize("searches", [2, 3, 12])
 def test_detectable_difference_is_found_in_four_of_five(searches):
-    """The spread is known here, so the detectable difference is that of Student's t with this spread."""
+    """The spread is known here, so the detectable difference is that of Welch's t with this spread."""
     draw = np.random.default_rng(4)
     runs = {name: [[x] * 6 for x in np.sqrt(searches - 1) * _spread(searches)] for name in "ab"}
     size = rank(runs).detectable
@@ -102,7 +121,7 @@ def test_detectable_difference_is_found_in_four_of_five(searches):
 
 def test_the_interval_of_the_detectable_difference_holds_the_true_one():
     draw = np.random.default_rng(8)
-    truth = detectable_in_spreads(4, 0.05) * math.sqrt(2)  # a search and its one re-run, of variance 1 each
+    truth = detectable_by_searches(4, 0.05) * math.sqrt(2)  # a search and its one re-run, of variance 1 each
     found = [rank(study(draw, {"a": 0, "b": 0}, 4, seeds=1, seed_sd=1.0)).detectable_interval for _ in range(400)]
     assert np.mean([interval.holds(truth) for interval in found]) == pytest.approx(0.9, abs=0.06)
 
@@ -155,9 +174,10 @@ def _spread(searches):
     return x / np.linalg.norm(x)
 
 
-def test_the_test_between_searches_is_students():
-    a, b = [1.0, 1.4, 1.2], [2.0, 2.3, 1.9]
-    theirs = scipy.stats.ttest_ind(a, b)
+@pytest.mark.parametrize("b", [[2.0, 2.3, 1.9], [2.0, 9.0, 1.9, 4.0]])
+def test_the_test_between_searches_is_welchs(b):
+    a = [1.0, 1.4, 1.2]
+    theirs = scipy.stats.ttest_ind(a, b, equal_var=False)
     p, interval = compare_searches(a, b, 0.05)
     assert p == pytest.approx(theirs.pvalue, rel=1e-9)
     assert interval == pytest.approx(theirs.confidence_interval(0.95), rel=1e-9)

@@ -29,6 +29,11 @@ def test_training_beside_validation_has_a_point_a_search(by_value):
 
 def test_winners_of_one_schedule_share_a_line(by_value):
     assert series(figures.schedules(by_value.groups[0])) == ["a 1, a 2", "b 1, b 2"]
+    assert series(figures.learning_rates(by_value.groups[0])) == ["a 1", "a 2", "b 1", "b 2"]
+    first, *_, last = figures.learning_rates(by_value.groups[0]).lines
+    row = by_value.groups[0].rows[0]
+    assert {rate for _, rate in first.points} == {row.winner["lr"]}  # constant, and at its own height
+    assert last.points[0][1] > last.points[-1][1] > 0  # cosine
 
 
 def test_curves_are_medians_over_the_re_runs(by_value):

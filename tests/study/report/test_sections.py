@@ -14,7 +14,7 @@ SECTIONS = [
     "Curves",
     "Tunability",
     "Batch size",
-    "Lints",
+    "Warnings",
     "Methods",
     "All trials",
     "Description",
@@ -34,7 +34,7 @@ def test_sections_stand_in_the_order_of_questions(result, by_value):
     assert heads(result) == SECTIONS
     assert heads(by_value) == [name for name in SECTIONS if name != "Batch size"]
     asked = replace(result, follow_ups=({"kind": "noise", "command": "c", "arm": "a", "points": [], **NOISE},))
-    assert heads(asked) == [*SECTIONS[:7], "Questions asked afterwards", *SECTIONS[7:]]
+    assert heads(asked) == [*SECTIONS[:7], "Post-hoc analyses", *SECTIONS[7:]]
 
 
 NOISE = {"parts": 4, "part_size": 8, "repeats": 5}

@@ -53,7 +53,7 @@ def test_the_cost_charges_what_failed(result):
     cost = tables.bill(result)
     runs = 2 * 2 * (4 + 6)  # batch sizes, searches, trials and re-runs
     assert column(cost, "trials") == [f"{runs}"] * 2
-    assert column(cost, "updates") == [f"{runs * 20}"] * 2
+    assert column(cost, "steps") == [f"{runs * 20}"] * 2
     assert column(cost, "samples") == [f"{runs // 2 * 20 * (32 + 128):,}"] * 2
     assert "diverged" in cost.rows[1][-1]
     assert "diverged" not in cost.rows[0][-1]
@@ -78,9 +78,9 @@ def test_tunability_counts_failures_and_finds_the_slope(by_value):
     table = tables.tunability(by_value, by_value.groups[0])
     values = [v for row in by_value.groups[0].of("a") for v in row.search_values]
     part = sum(value >= 0.7 for value in values) / len(values)
-    assert column(table, "part of trials that reach it")[0].startswith(f"{part:.0%} [")
+    assert column(table, "fraction reaching the target")[0].startswith(f"{part:.0%} [")
     failed = sum(value == float("-inf") for value in values)
-    assert column(table, "lowest rate that failed")[0].endswith(f"({failed} trials)")
+    assert column(table, "lowest learning rate that failed")[0].endswith(f"({failed} trials)")
     ridge = tables.ridge(by_value, by_value.groups[0], "a")
     records = [r for row in by_value.groups[0].of("a") for r in row.searched]
     settings = [r.trial.configuration for r in records]

@@ -35,13 +35,13 @@ def test_the_verdict_and_every_trial_are_in_it(page, result):
 
 def test_the_tables_are_there_as_markdown_and_csv(page, result):
     markdown = page.with_suffix(".md").read_text()
-    for head in ("Cost", "Results of the arms", "Tunability: batch 32, 20 updates", "Batch size", "Lints"):
+    for head in ("Cost", "Results of the arms", "Tunability: batch 32, 20 steps", "Batch size", "Warnings"):
         assert f"\n## {head}\n" in markdown
     results = markdown.split(". Results**")[1].split("**")[0]
     assert results.count("\n| ") == 1 + 2 * 2 * 2
     cells = list(csv.DictReader(page.with_suffix(".tables.csv").open()))
     there = {(cell["table"], cell["column"]) for cell in cells}
-    assert {("results", "median of re-runs"), ("tunability, batch 32, 20 updates", "stable width")} <= there
+    assert {("results", "median of re-runs"), ("tunability, batch 32, 20 steps", "learning-rate tolerance")} <= there
     rows = list(csv.DictReader(page.with_suffix(".csv").open()))
     assert [row["trial"] for row in rows] == list(result.records)
 
@@ -70,13 +70,13 @@ def test_tables_and_figures_are_files_of_their_own(page):
     """What an earlier report left is gone; files of others stay."""
     parts = page.with_suffix(".parts")
     names = sorted(one.name for one in parts.iterdir())
-    assert names[0] == "figure-01-re-runs-of-the-winners-batch-32-20-updat.svg"
+    assert names[0] == "figure-01-re-runs-of-the-winners-batch-32-20-steps.svg"
     text = page.read_text()
     for kind, ends in (("figure", (".svg", ".vl.json")), ("table", (".csv", ".tex"))):
         count = text.count(f'id="{kind}-')
         assert count > 5
         assert [sum(name.startswith(kind) and name.endswith(end) for name in names) for end in ends] == [count, count]
-    spec = json.loads((parts / "figure-01-re-runs-of-the-winners-batch-32-20-updat.vl.json").read_text())
+    spec = json.loads((parts / "figure-01-re-runs-of-the-winners-batch-32-20-steps.vl.json").read_text())
     assert spec["$schema"].startswith("https://vega.github.io/schema/vega-lite/")
 
 

@@ -67,22 +67,63 @@ def test_a_slow_stack_is_measured_with_few_steps(monkeypatch, enough, steps):
     assert taken == list(range(1, steps + 1))
 
 
-@pytest.mark.parametrize(("steps", "measured"), [(100, ["one", "together"]), (1000, ["one", "together", "stacks"])])
-def test_processes_are_measured_where_a_run_is_long_enough_to_gain_by_them(monkeypatch, steps, measured):
+EVERY = {"one": 1e-2, "stacks": 1e-4, "together": 2e-4, "processes": 5e-3}
+
+
+def chosen_by(monkeypatch, times, steps, possible=("together", "stacks", "processes"), cores=2):
+    """The executor that is chosen where each has these times, and those that were measured."""
     asked = []
 
     def seconds(way, task, trials, kinds, count=12):
         asked.append(way.name)
-        return {"one": 1e-2, "together": 1e-3, "stacks": 1e-4}[way.name]
+        return times[way.name]
 
     monkeypatch.setattr(choose, "seconds_a_step", seconds)
-    monkeypatch.setattr(choose, "cores", lambda: 2)
-    for name in ("can_fork", "can_stack_in_processes"):
-        monkeypatch.setattr(choose, name, lambda task: None)
-    monkeypatch.setattr(choose, "can_run_vmapped", lambda task, trials, kinds: None)
-    chosen = choose.choose(None, [trial(i, steps=steps) for i in range(5)], 1, "auto", {})
-    assert asked == measured
-    assert chosen.name == measured[-1]
+    monkeypatch.setattr(choose, "cores", lambda: cores)
+    obstacles = {name: None if name in possible else "no" for name in ("together", "stacks", "processes")}
+    monkeypatch.setattr(choose, "can_run_vmapped", lambda task, trials, kinds: obstacles["together"])
+    monkeypatch.setattr(choose, "can_stack_in_processes", lambda task: obstacles["stacks"])
+    monkeypatch.setattr(choose, "can_fork", lambda task: obstacles["processes"])
+    return choose.choose(None, [trial(i, steps=steps) for i in range(5)], 1, "auto", {}), asked
+
+
+@pytest.mark.parametrize(
+    ("times", "steps", "possible", "name", "measured"),
+    [
+        (EVERY, 1000, ("together", "stacks", "processes"), "stacks", ["one", "stacks"]),
+        (EVERY, 20, ("together", "stacks", "processes"), "together", ["one", "stacks"]),  # shorter than a fork
+        (EVERY, 1000, ("together", "processes"), "together", ["one", "together"]),
+        (
+            EVERY | {"stacks": 8e-3},
+            1000,
+            ("together", "stacks", "processes"),
+            "processes",
+            ["one", "stacks", "processes"],
+        ),
+        (EVERY | {"stacks": 8e-3}, 10, ("together", "stacks", "processes"), "stacks", ["one", "stacks"]),  # too short
+        (EVERY | {"stacks": 4.9e-3}, 1000, ("together", "stacks", "processes"), "stacks", ["one", "stacks"]),
+        (EVERY, 1000, ("processes",), "processes", ["one", "processes"]),
+        (EVERY | {"processes": 9.5e-3}, 1000, ("processes",), "one", ["one", "processes"]),
+    ],
+)
+def test_what_is_measured_and_chosen(monkeypatch, times, steps, possible, name, measured):
+    chosen, asked = chosen_by(monkeypatch, times, steps, possible)
+    assert (chosen.name, asked) == (name, measured)
+
+
+def test_stacks_are_timed_in_this_process_as_wide_as_they_run_and_by_one_thread(monkeypatch):
+    widths, step, threads = [], Stack.step, torch.get_num_threads()
+
+    def counted(stack, number):
+        widths.append((len(stack.trials), torch.get_num_threads()))
+        step(stack, number)
+
+    monkeypatch.setattr(Stack, "step", counted)
+    monkeypatch.setattr(choose, "divided", lambda trials: [trials[:3], trials[3:]])
+    way = choose.Executor("stacks", choose.run_in_stacks, 64, "asked for")
+    assert choose.seconds_a_step(way, mlp(width=4).prepared(), [trial(i) for i in range(5)], {}, 2) > 0
+    assert set(widths) == {(3, 1)}
+    assert torch.get_num_threads() == threads
 
 
 SAVED = TrialSetup(checkpoints=TrialCheckpoints(Path("trials"), 5))
@@ -158,10 +199,6 @@ def test_a_negative_difference_of_two_timings_is_measured_again():
     ],
 )
 def test_an_executor_that_cannot_be_measured_neither_wins_nor_sets_the_mark(monkeypatch, times, chosen, reason):
-    monkeypatch.setattr(choose, "seconds_a_step", lambda way, *others: times[way.name])
-    monkeypatch.setattr(choose, "can_fork", lambda task: "no")
-    monkeypatch.setattr(choose, "can_run_vmapped", lambda task, trials, kinds: None)
-    monkeypatch.setattr(choose, "can_stack_in_processes", lambda task: "no")
-    found = choose.choose(None, [trial(i) for i in range(5)], 1, "auto", {})
+    found, _ = chosen_by(monkeypatch, times, 5, ("together",))
     assert found.name == chosen
     assert re.search(reason, found.reason)
