@@ -18,7 +18,7 @@ from descend.experiment.runner import execute
 from descend.graph import Metric
 from descend.launch.forecast import Network, Profile, fit_network, forecast
 from descend.train import BatchedIterativeOptimizer, Callback, Steps
-from descend.train.strategies.buckets import BUCKET_BYTES
+from descend.train.strategies.buckets import BUCKET_BYTES, BucketAllocator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,9 @@ def profile_of(experiment: Experiment) -> Profile:
     tensors = [*run.task.module.parameters(), *run.task.module.buffers()]
     trained = [p for p in run.task.module.parameters() if p.requires_grad]
     gradients = sum(map(_bytes, trained))
-    messages = max(math.ceil(gradients / BUCKET_BYTES), 1)
+    named = {name: p for name, p in run.task.module.named_parameters() if p.requires_grad}
+    buckets = BucketAllocator(named, run.communicator, BUCKET_BYTES, run.say).divide(list(named))
+    messages = max(len(buckets), 1)
     weights = sum(map(_bytes, tensors))
     return Profile(fixed, each, weights, gradients, messages, watch.state_bytes, watch.largest_state_bytes)
 
