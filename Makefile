@@ -17,6 +17,9 @@ TESTS_OF_OLDEST      := tests/optim/rules tests/optim/engine tests/train tests/r
 # Whose torch sees a GPU: `make cuda CUDA_PYTHON=python3` where another environment has torch's build for CUDA.
 CUDA_PYTHON ?= $(BIN)/python
 
+# Tests start many processes, and each would compile our modules anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help newcomer cuda demo test test-slow test-oldest lint types figures drawings coverage mutants docs pages schema check clean
 

@@ -25,7 +25,7 @@ def kilobytes(name: str) -> int:
 def extra_memory(step: Any, weights_bytes: int) -> float | None:
     """The most memory that a step takes beyond what is held between steps, as a fraction of the weights."""
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
         before = kilobytes("VmRSS")
         for _ in range(3):
             step()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MEAN, DEVIATION = 0.2860, 0.3530  # of Fashion-MNIST
 COLOUR_MEAN, COLOUR_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-SIDE, TOKENS = 224, 256
+RESIZED, SIDE, TOKENS = 256, 224, 256
 COLUMNS = [f"c{number}" for number in range(16)]
 END = 256  # the token behind a document
 
@@ -71,6 +71,22 @@ def cropped(image: Any, rng: Any = np.random) -> Any:
     return np.ascontiguousarray((x / 255 - mean) / deviation)
 
 
+def resized(image: Any, rng: Any = np.random) -> Any:
+    """A JPEG scaled to 256 x 256 by Pillow, cut to 224 x 224 at random, flipped at random, normalized."""
+    from PIL import Image
+
+    image = Image.open(image).convert("RGB") if not isinstance(image, Image.Image) else image.convert("RGB")
+    x = np.asarray(image.resize((RESIZED, RESIZED), Image.Resampling.BILINEAR))
+    top, left = rng.randint(0, RESIZED - SIDE + 1, 2)
+    x = x[top : top + SIDE, left : left + SIDE].astype(np.float32).transpose(2, 0, 1)
+    x = x[..., ::-1] if rng.uniform() < 0.5 else x
+    mean, deviation = (np.array(of, np.float32).reshape(3, 1, 1) for of in (COLOUR_MEAN, COLOUR_DEVIATION))
+    return np.ascontiguousarray((x / 255 - mean) / deviation)
+
+
+IMAGE_WORK = {"jpeg": cropped, "photos": resized}
+
+
 def packed(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """The corpus as rows of tokens, `END` behind each document, and the token after each; −100 across documents."""
     documents = (folder / "corpus.txt").read_bytes().split(b"\n\n")
@@ -100,6 +116,10 @@ def of_descend(case: str, workers: int, folder: Path, batch: int) -> Epoch:
         reader = data.Reader(name="imagenet", role="train", data_filedir=place, data_filename="list", transforms=chain)
     if case in ("images", "jpeg"):
         source: Any = data.open_readers(data.DataReader([reader]))["train"]
+    elif case == "photos":
+        last = t.NormalizeToLBANNLayout(*(" ".join(map(str, of)) for of in (COLOUR_MEAN, COLOUR_DEVIATION)))
+        photos = data.read(folder / "jpeg" / "list", format="image list", image_size=RESIZED)
+        source = data.transform(photos, [t.RandomCrop(SIDE, SIDE), t.HorizontalFlip(0.5), last])
     elif case == "parquet":
         source = data.read(folder / "table.parquet", columns={"x": COLUMNS, "y": ["y"]})
     elif case == "hdf5":
@@ -130,7 +150,7 @@ class Rows:
         self.file: Any = None
         if case == "images":
             self.x, self.y = idx(folder / "train-images-idx3-ubyte")[:, None], idx(folder / "train-labels-idx1-ubyte")
-        elif case == "jpeg":
+        elif case in IMAGE_WORK:
             self.names = [line.rsplit(" ", 1) for line in (folder / "jpeg" / "list").read_text().splitlines()]
         elif case == "parquet":
             import pyarrow.parquet as pq
@@ -154,15 +174,15 @@ class Rows:
 
             with h5py.File(self.folder / "images.h5") as file:
                 return len(file["x"])
-        return len(self.names if self.case == "jpeg" else self.x)
+        return len(self.names if self.case in IMAGE_WORK else self.x)
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> Any:
-        if self.case == "jpeg":
+        if self.case in IMAGE_WORK:
             name, label = self.names[index]
-            return cropped(self.folder / "jpeg" / name), int(label)
+            return IMAGE_WORK[self.case](self.folder / "jpeg" / name), int(label)
         if self.case == "hdf5":
             if self.file is None:  # in the worker
                 import h5py
@@ -214,14 +234,15 @@ def of_datasets(case: str, workers: int, folder: Path, batch: int) -> Epoch:
 
     if case == "parquet":
         table: Any = datasets.Dataset.from_parquet(str(folder / "table.parquet"), cache_dir=str(folder / "hf"))
-    elif case == "jpeg":
+    elif case in IMAGE_WORK:
         lines = [line.rsplit(" ", 1) for line in (folder / "jpeg" / "list").read_text().splitlines()]
         columns = {"image": [str(folder / "jpeg" / name) for name, _ in lines], "y": [int(label) for _, label in lines]}
         table = datasets.Dataset.from_dict(columns).cast_column("image", datasets.Image())
     else:
         table = datasets.Dataset.from_dict(dict(zip(("x", "y"), packed(folder), strict=True)))
-    if case == "jpeg":
-        table = table.with_transform(lambda rows: {"x": [cropped(one) for one in rows["image"]], "y": rows["y"]})
+    if case in IMAGE_WORK:
+        work = IMAGE_WORK[case]
+        table = table.with_transform(lambda rows: {"x": [work(one) for one in rows["image"]], "y": rows["y"]})
     else:
         table = table.with_format("torch")
     loader = DataLoader(table, batch, shuffle=True, num_workers=workers, persistent_workers=workers > 0)

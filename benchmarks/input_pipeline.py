@@ -7,6 +7,7 @@
 
 images     Fashion-MNIST in memory: padded, cut at random, flipped at random, normalized
 jpeg       JPEG files of the sizes of ImageNet's: a random part, scaled to 224 x 224, flipped at random, normalized
+photos     the same files, scaled to 256 x 256, cut to 224 x 224 at random, flipped at random, normalized
 parquet    a table of sixteen columns of float32 and a label
 hdf5       images of 3 x 32 x 32 bytes in chunks of 64, compressed by gzip
 tar        the JPEG files in four shards of webdataset's form, scaled to 224 x 224, as numbers from 0 to 1
@@ -43,13 +44,14 @@ import numpy as np
 CASES = {
     "images": ("descend", "torch", "grain"),
     "jpeg": ("descend", "torch", "datasets", "grain"),
+    "photos": ("descend", "torch", "datasets", "grain"),
     "parquet": ("descend", "torch", "datasets"),
     "hdf5": ("descend", "torch", "grain"),
     "tar": ("descend", "webdataset"),
     "text": ("descend", "torch", "datasets"),
 }
-WITH_WORKERS = {"descend": ("parquet", "hdf5", "tar", "text")}  # others in all cases
-BATCH = {"jpeg": 32, "tar": 32}  # 256 elsewhere
+WITH_WORKERS = {"descend": ("jpeg", "photos", "parquet", "hdf5", "tar", "text")}  # others in all cases
+BATCH = {"jpeg": 32, "photos": 32, "tar": 32}  # 256 elsewhere
 PACKAGES = ["torch==2.13.0", "numpy", "pillow", "h5py", "pyarrow", "datasets", "webdataset", "grain"]
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 CHILD = Path(input_contenders.__file__)
@@ -186,7 +188,7 @@ class Contender:
 
 
 def environment(folder: Path) -> Path | None:
-    """The interpreter of an environment with the peers, made if it is not there; None, with a word, without one."""
+    """The interpreter of an environment with the peers, made if it is not there; None, with a message, without one."""
     python = folder / "input" / "bin" / "python"
     if not python.exists():
         venv.create(folder / "input", with_pip=True)

@@ -152,7 +152,7 @@ def table(replicates: int, seed: int) -> list[str]:
 
 
 def main() -> None:
-    """Print the table; see the head of this file."""
+    """Print the table; see the top of this file."""
     parser = argparse.ArgumentParser(description="Studies whose answers are known.")
     parser.add_argument("--replicates", type=int, default=40, help="studies of each kind")
     parser.add_argument("--seed", type=int, default=0)

@@ -201,7 +201,7 @@ class Foreign:
 
     @staticmethod
     def start(library: str, name: str, shapes: Shapes, environments: Path) -> Foreign | None:
-        """Make the environment if it is not there and start the peer; None, with a word, where that fails."""
+        """Make the environment if it is not there and start the peer; None, with a message, where that fails."""
         python = environments / library / "bin" / "python"
         if not python.exists():
             venv.create(environments / library, with_pip=True)

@@ -157,7 +157,7 @@ def equivalent(replicates: int, seed: int) -> list[str]:
 
 
 def main() -> None:
-    """Print the tables; see the head of this file."""
+    """Print the tables; see the top of this file."""
     parser = argparse.ArgumentParser(description="Operating characteristics of the ranking rule.")
     parser.add_argument("--replicates", type=int, default=400, help="simulated studies of each cell")
     parser.add_argument("--seed", type=int, default=0)

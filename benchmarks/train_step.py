@@ -45,7 +45,7 @@ LIGHTNING = ["lightning>=2.6", "torch==2.13.0"]
 
 @dataclass(frozen=True)
 class Work:
-    """What a contender trains in a round; it goes on from where it left its module."""
+    """What a contender trains in a round; it continues from where it left its module."""
 
     module: nn.Module
     data: TensorDataset
@@ -223,7 +223,7 @@ class Served:
 
 
 def environment(folder: Path) -> Path | None:
-    """The interpreter of an environment with Lightning, made if it is not there; None, with a word, without one."""
+    """The interpreter of an environment with Lightning, made if it is not there; None, with a message, without one."""
     python = folder / "lightning" / "bin" / "python"
     if not python.exists():
         venv.create(folder / "lightning", with_pip=True)

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from descend.study.learning_rate_range import find_learning_rate as find_learning_rate
     from descend.train import *  # noqa: F403
 
-# Where each public name lives. A room's whole list is public when it stands in _WHOLE.
+# Where each public name lives. A room's whole list is public when it is in _WHOLE.
 _ROOMS = (
     "callbacks",
     "data",

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import difflib
 import stat
 import sys
 import warnings
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
+from descend.command_group import CommandGroup
 from descend.display import printable
 from descend.errors import ConfigurationError
 from descend.exit_codes import main as exit_with_code
 from descend.study.commands import app as study
+from descend.terminal import write
 from descend.version import __version__
 
 if TYPE_CHECKING:
     from descend.experiment import Experiment
+    from descend.experiment.check import Checked
 
 __all__ = ["app", "main"]
 
@@ -45,20 +48,11 @@ _SYNONYMS = {
 }
 
 
-class _Commands(TyperGroup):
-    """A group of commands that answers an unknown one with the nearest command, or with that of a synonym."""
+class _Commands(CommandGroup):
+    synonyms = MappingProxyType(_SYNONYMS)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """See click's `Group.resolve_command`."""
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            word = args[0].casefold()
-            commands = difflib.get_close_matches(word, self.list_commands(ctx), n=1)
-            synonyms = difflib.get_close_matches(word, _SYNONYMS, n=1)
-            near = commands[0] if commands else _SYNONYMS[synonyms[0]] if synonyms else ""
-            hint = f" Did you mean 'descend {near}'?" if near else ""
-            ctx.fail(f"No such command '{printable(args[0])}'.{hint}")
-        return super().resolve_command(ctx, args)
 
+TRAIN, LOOK, AFTER, CHOOSE = "Train", "Look before training", "Look at runs, take weights away", "Choose an optimizer"
 
 app = typer.Typer(
     name="descend",
@@ -69,8 +63,10 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": 120},
+    epilog="Begin with `descend demo`. `descend COMMAND --help` has the options of a command. Exit codes: 0 done, "
+    "2 wrong usage or configuration, 3 data, 4 not finite, 5 checkpoint or storage, 6 a rank was lost, 75 stopped on "
+    "request and can be resumed.",
 )
-app.add_typer(study, name="study")
 
 
 def _print(text: object) -> None:
@@ -136,7 +132,7 @@ ProcsPerTrainer = Annotated[
 _CONTINUING = "--show-changes, --reset-optimizer, --weights-only"
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN, short_help="Train the model of FILE, a prototext, and test it.")
 def run(
     files: PrototextFiles,
     run_dir: Annotated[Path | None, typer.Option(help="A new or empty directory for the results.")] = None,
@@ -155,7 +151,7 @@ def run(
 
     Several files hold a part each: model and trainer, data reader, optimizer.
     """
-    from descend.experiment import check_experiment, layer_table, load
+    from descend.experiment import check_experiment, load
     from descend.experiment.text import read_parts
 
     if parse_only:
@@ -172,7 +168,7 @@ def run(
     # Here, before torch is imported, so that mistakes are reported at once.
     checked = check_experiment(experiment, experiment.trainer.random_seed or 0)
     if check:
-        _print(layer_table(checked))
+        _write_layers(checked)
         _print(f"{_named(files)}: nothing wrong found")
         return
     from descend.distributed import rank
@@ -192,7 +188,7 @@ def run(
             _print(summary(one))
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN, short_help="Go on with a run from its newest good checkpoint.")
 def resume(
     run_dir: Annotated[Path, typer.Argument(help="The directory of the run.")],
     file: Annotated[Path | None, typer.Argument(help="A changed experiment; by default the one in RUN_DIR.")] = None,
@@ -217,6 +213,13 @@ def resume(
     )
 
 
+def _write_layers(checked: Checked, batch_size: int | None = None) -> None:
+    from descend.experiment import layer_table
+    from descend.experiment.inspect.layer_table import layer_parts
+
+    write(layer_table(checked, batch_size), layer_parts(checked, batch_size))
+
+
 def _named(files: list[Path]) -> str:
     return ", ".join(map(str, files))
 
@@ -231,7 +234,11 @@ def _show_changes(experiment: Experiment, run_dir: Path, reset_optimizer: bool) 
     diff_settings(run, run_dir / "trainer0" if several else run_dir)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    rich_help_panel=TRAIN,
+    short_help="Train on several ranks of this machine.",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
 def launch(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="A prototext or a Python script; the rest are its arguments.")],
@@ -325,7 +332,7 @@ def _check_for_ranks(file: Path, ranks: int) -> None:
         )
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK, short_help="Predict the step time on many ranks.")
 def plan(
     file: PrototextFile,
     ranks: Annotated[str, typer.Option(help="A number, several as in 1,2,4, or a doubling range.")] = "1..64",
@@ -346,25 +353,30 @@ def plan(
     _print(forecast_table(profile_of(experiment), network, size, counts))
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK, short_help="Layers of FILE: shapes, parameters, memory; a drawing.")
 def show(
     file: PrototextFile,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples; by default the file's mini-batch.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Also draw the graph to this SVG file.")] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Also print what each of so many ranks holds.")] = None,
 ) -> None:
     """Print the layers of FILE: shapes, parameters, multiply-adds, memory; and draw them."""
-    from descend.experiment import check_experiment, layer_table, load
+    from descend.experiment import check_experiment, load
     from descend.experiment.inspect.graph_svg import save
 
     experiment = load(file)
     checked = check_experiment(experiment)
-    _print(layer_table(checked, batch_size or experiment.trainer.mini_batch_size))
+    _write_layers(checked, batch_size or experiment.trainer.mini_batch_size)
+    if ranks is not None:
+        from descend.experiment.cut_layers import rank_memory
+
+        _print(rank_memory(checked.plan, ranks))
     if picture is not None:
         save(checked.plan, picture)
         _print(f"drawn in {picture}")
 
 
-@app.command()
+@app.command(rich_help_panel=AFTER, short_help="Draw the lineage of models in a tournament.")
 def lineage(
     run_dir: Annotated[Path, typer.Argument(help="The directory of a run with several trainers.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write, .svg or .html.")] = Path(
@@ -378,7 +390,7 @@ def lineage(
     _print(f"drawn in {output}")
 
 
-@app.command()
+@app.command(rich_help_panel=AFTER, short_help="Write the page report.html of a run or study.")
 def report(
     directory: Annotated[Path, typer.Argument(help="Of a run or a study, finished or under way.")],
 ) -> None:
@@ -401,7 +413,7 @@ def report(
     _print(write_run_page(directory))
 
 
-@app.command()
+@app.command(rich_help_panel=AFTER, short_help="Runs and studies in a browser, live, side by side.")
 def view(
     directories: Annotated[
         list[Path],
@@ -430,7 +442,7 @@ def view(
     serve(shown, port, ready)
 
 
-@app.command()
+@app.command(rich_help_panel=AFTER, short_help="Write a model to ONNX with the weights of a run.")
 def export(
     file: PrototextFile,
     to: Annotated[Path, typer.Argument(help="The ONNX file to write.")],
@@ -448,7 +460,7 @@ def export(
     _print(f"written to {save(experiment.model, to, weights, fields=fields, outputs=output or None)}")
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN, short_help="Train LeNet on handwritten digits that ship along.")
 def demo(
     fashion_mnist: Annotated[
         bool, typer.Option("--fashion-mnist", help="Fashion-MNIST instead of the digits.")
@@ -465,7 +477,7 @@ def demo(
     _print(summary(run_experiment(*parts, run_dir=run_dir)))
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK, short_help="Fields, ranges, classes and problems of data.")
 def data(
     source: Annotated[str, typer.Argument(help="A file, a folder or a pattern, as descend.data.read takes them.")],
     validate: Annotated[str | None, typer.Option(help="Data of the role 'validate', compared with SOURCE.")] = None,
@@ -473,6 +485,10 @@ def data(
     option: Annotated[
         list[str] | None,
         typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of descend.data.read, as in label=kind."),
+    ] = None,
+    transform: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME(...)", help="Measure the speed with it as well, as in 'RandomCrop(24, 24)'."),
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="The most samples of each role that are read.")] = 20_000,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON: fields, samples, problems, and more.")] = False,
@@ -483,6 +499,7 @@ def data(
     import json
 
     from descend.data.read_options import parsed_options
+    from descend.data.reading_speed import parsed_transforms
     from descend.data.survey import readers_of, survey
     from descend.data.survey_page import as_html, as_json, as_text
     from descend.errors import DataError
@@ -493,7 +510,7 @@ def data(
         if other is not None:
             classes = {"classes": one.classes} if (one := next(iter(readers.values()))).classes else {}
             readers |= readers_of(other, **{**options, **classes, "role": role})
-    found = survey(readers, samples)
+    found = survey(readers, samples, parsed_transforms(transform or ()), seconds=0.5)
     if html is not None:
         from descend.runtime.run_directory import write_beside
 
@@ -503,7 +520,7 @@ def data(
         raise DataError(f"{len(found.problems)} problems were found in {source}")
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK, short_help="Optimizer settings of each parameter; learning rates.")
 def explain(
     file: PrototextFile,
 ) -> None:
@@ -514,20 +531,24 @@ def explain(
     check_experiment(experiment)  # before torch is imported, so that mistakes are reported at once
     from descend.experiment.inspect.explain import explain_experiment
 
-    _print(explain_experiment(experiment))
+    explained = explain_experiment(experiment)
+    write(str(explained), [explained.table, "", *explained.remarks])
 
 
-@app.command()
+@app.command(rich_help_panel=CHOOSE, short_help="List the optimizers, or describe one with equations.")
 def optimizers(
     name: Annotated[str | None, typer.Argument(help="An optimizer; prints its equations, options and sources.")] = None,
 ) -> None:
     """List the optimizers with their defaults, or describe one."""
-    from descend.rule_index import describe, format_list
+    from descend.rule_index import describe, format_list, rule_table
 
-    _print(format_list() if name is None else describe(name))
+    if name is None:
+        write(format_list(), [rule_table()])
+    else:
+        _print(describe(name))
 
 
-@app.command()
+@app.command(rich_help_panel=CHOOSE, short_help="Check any torch optimizer against its published rule.")
 def conformance(
     target: Annotated[str, typer.Argument(help="module:Class, or a module for all of its optimizers.")],
     more: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="As --args.")] = None,
@@ -558,6 +579,9 @@ def conformance(
     raise typer.Exit(0 if passed else 1)
 
 
+app.add_typer(study, name="study", rich_help_panel=CHOOSE)
+
+
 def _show(message: Warning | str, *about: object) -> None:
     """Print a warning as one line, without the position in our own code."""
     sys.stderr.write("warning: " + printable(str(message), keep="\n\t") + "\n")
@@ -565,6 +589,9 @@ def _show(message: Warning | str, *about: object) -> None:
 
 def main() -> None:
     """Run the command line; the exit codes are those of `descend.errors`."""
+    for stream in (sys.stdout, sys.stderr):  # an encoding without the letters of equations shows their code points
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     with warnings.catch_warnings():
         warnings.showwarning = _show
         exit_with_code(lambda: app(prog_name="descend"))

@@ -15,7 +15,7 @@ __all__ = ["escape", "regular_file", "unescape"]
 
 
 def escape(name: str) -> str:
-    """A name as it stands in a file and in a file's name: `..%2Fx` for `../x`, so that no name is taken for a path.
+    """A name as it is written in a file and in a file's name: `..%2Fx` for `../x`, so that no name is taken for a path.
 
     `__metadata__`, which means something else in a file of tensors, is `%5F_metadata__`.
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["hook", "provide"]
+__all__ = ["hook", "provide", "registered"]
 
 _LOADERS: dict[str, Callable[[], Callable[..., Any]]] = {}
 
@@ -33,3 +33,8 @@ def hook(name: str) -> Callable[..., Any]:
         KeyError: there is none, which is a mistake of this package.
     """
     return _LOADERS[name]()
+
+
+def registered(name: str) -> Callable[..., Any] | None:
+    """The function that was registered under a name; None where no upper room has one."""
+    return _LOADERS[name]() if name in _LOADERS else None

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 from descend.arguments import check_choice, require
 from descend.errors import DAMAGED_FILE, ConfigurationError
 from descend.filenames import regular_file
-from descend.launch import Job, flux, local, lsf, mpi, slurm
+from descend.launch import Job, flux, local, lsf, mpi, pjm, slurm
 from descend.launch.cpp_frames import FrameFilter
 from descend.launch.job import LEAD_SECONDS
 
@@ -30,12 +30,19 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEDULERS", "detected", "job_folder", "run", "run_shown"]
 
-SCHEDULERS: dict[str, Any] = {"slurm": slurm, "lsf": lsf, "flux": flux, "openmpi": mpi, "local": local}
+SCHEDULERS: dict[str, Any] = {
+    "slurm": slurm,
+    "lsf": lsf,
+    "flux": flux,
+    "pjm": pjm,
+    "openmpi": mpi,
+    "local": local,
+}
 
 
 def detected(environment: Mapping[str, str] = os.environ) -> str:
     """The scheduler in whose allocation this process is; "local" where there is none."""
-    found = [name for name in ("slurm", "lsf", "flux") if SCHEDULERS[name].detect(environment)]
+    found = [name for name in ("slurm", "lsf", "flux", "pjm") if SCHEDULERS[name].detect(environment)]
     return found[0] if found else "local"
 
 
@@ -72,7 +79,7 @@ def run(
         nodes: Number of machines.
         procs_per_node: Ranks on each.
         time_limit: Minutes, for the scheduler; it has no effect on this machine.
-        scheduler: "slurm", "lsf", "flux", "openmpi" or "local"; None for the one whose allocation this is.
+        scheduler: "slurm", "lsf", "flux", "pjm", "openmpi" or "local"; None for the one whose allocation this is.
         job_name: Name of the job.
         partition: Queue.
         account: The account that is charged.

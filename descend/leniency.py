@@ -1,8 +1,7 @@
 """The switch between our checks and LBANN's: what LBANN runs and we refuse, and whether it is allowed here.
 
 Every check that is stricter than LBANN asks `refused` before it reports a problem. Outside of `lenient` the answer is
-yes. Within it the problem becomes one warning, and the run goes on as in LBANN. LBANN's driver enters it; no other door
-does.
+yes. Within it the problem becomes one warning, and the run continues as in LBANN. LBANN's driver alone enters it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Deviation(Enum):
     RATE_AT_EPOCH_ZERO = "no epoch ends with this number, so it is passed over"
     DISTRIBUTED_CHECKPOINT = "the whole state is saved at those intervals"
     CHECKPOINT_WITHOUT_INTERVAL = "it saves nothing"
-    OLD_TOURNAMENT = "one trainer has nobody to play with"
+    OLD_TOURNAMENT = "one trainer has no partner"
     SHORT_SAMPLE = "the rest is 0"
     HELD_OUT_BESIDE_READER = "nothing is held out"
     OBJECTIVE_NOT_FINITE = "the run ends as any other"

@@ -15,11 +15,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from descend.errors import RuleError, nearest
+from descend.terminal import TextTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["NO_RULES", "RuleInfo", "describe", "format_list", "reason_or_nearest", "rules"]
+__all__ = ["NO_RULES", "RuleInfo", "describe", "format_list", "reason_or_nearest", "rule_table", "rules"]
 
 # Optimizers of torch that are no rules here, and why.
 NO_RULES: Mapping[str, str] = MappingProxyType(
@@ -101,8 +102,14 @@ def format_list() -> str:
     return "\n".join(f"{entry.name:<18} {entry.summary}\n{'':<18} {entry.defaults}" for entry in rules().values())
 
 
+def rule_table() -> TextTable:
+    """The same as a table of two columns."""
+    rows = [(entry.name, f"{entry.summary}\n{entry.defaults}") for entry in rules().values()]
+    return TextTable([("optimizer", "what it does, and its defaults"), *rows])
+
+
 def reason_or_nearest(name: str, known: Iterable[str]) -> str:
-    """What follows an unknown name in an error, up to the list: why it is no rule, or the nearest that is."""
+    """What follows an unknown name in an error, up to the list: why it is not a rule, or the nearest that is."""
     reasons = {title.lower(): reason for title, reason in NO_RULES.items()}
     return f": {reasons[name.lower()]};" if name.lower() in reasons else nearest(name, known) or ";"
 

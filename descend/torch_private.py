@@ -116,7 +116,7 @@ def storage_use_count(storage: torch.UntypedStorage) -> int:
 def weak_storage(storage: torch.UntypedStorage) -> Callable[[], bool]:
     """Whether a storage is gone, as a function that keeps no memory; as long as it exists the identity is not reused.
 
-    Python's weak references are to the object of Python, which torch makes anew at each call of `untyped_storage`.
+    Python's weak references are to the object of Python, which torch makes again at each call of `untyped_storage`.
     """
     from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -253,7 +253,7 @@ def plain_state_dict(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """What `torch.optim.Optimizer.state_dict` returns, whatever the subclass has made of it.
 
     torch's own form imports torch._dynamo first, so that no graph is made of it; that takes two seconds. Where it is
-    not imported, nobody makes graphs.
+    not imported, no graphs are captured.
     """
     import torch
 

@@ -1,6 +1,6 @@
 """Train a torch module of one's own on the bundled digits, with checkpoints and a resume that changes nothing.
 
-python examples/fit_digits.py runs/digits       stop it with Ctrl-C and start it again: it goes on where it was
+python examples/fit_digits.py runs/digits       stop it with Ctrl-C and start it again: it continues where it was
 """
 
 import functools

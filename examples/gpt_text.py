@@ -1,4 +1,4 @@
-"""A small GPT learns to go on with a text, character by character: python examples/gpt_text.py FILE [STEPS]
+"""A small GPT learns to continue a text, character by character: python examples/gpt_text.py FILE [STEPS]
 
 Without a file it reads this package's own licence. It prints the loss in bits a character, and a paragraph drawn from
 what it has learnt.
@@ -41,7 +41,7 @@ def paragraph(
         for _ in range(characters):
             window = numbers[-LENGTH:]
             padded = torch.tensor([window + [0] * (LENGTH - len(window))], dtype=torch.float32)
-            logits = score(padded).reshape(LENGTH, len(alphabet))[len(window) - 1]  # a place sees none behind it
+            logits = score(padded).reshape(LENGTH, len(alphabet))[len(window) - 1]  # a position sees none after it
             numbers.append(int(torch.multinomial((logits / temperature).softmax(0), 1, generator=draw)))
     return "".join(alphabet[number] for number in numbers)
 

@@ -1,5 +1,7 @@
-"""What tests of several rooms are given."""
+"""What tests of several rooms are given, and in which order they run."""
 
+import gc
+import os
 import sys
 
 import pytest
@@ -11,6 +13,40 @@ from descend.optim import named_optimizers
 # How long an example takes depends on what else the machine does, and says nothing of the code.
 settings.register_profile("descend", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("descend")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """A run of slow tests alone imports no file without the word: collecting all costs each worker 20 seconds."""
+    if config.option.markexpr == "slow" and collection_path.suffix == ".py":
+        return "slow" not in collection_path.read_text() or None
+    return None
+
+
+@pytest.hookimpl(trylast=True)  # after others have been deselected
+def pytest_collection_modifyitems(items):
+    """Each worker begins with long tests, by the seconds that their mark says, so that none is left for the end.
+
+    Of n workers each first gets an n-th of the list, in one piece.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    seconds = {
+        item: max((mark.kwargs.get("seconds", 0) for mark in item.iter_markers("slow")), default=0) for item in items
+    }
+    long = sorted((item for item in items if seconds[item]), key=seconds.__getitem__, reverse=True)
+    short = [item for item in items if not seconds[item]]
+    ordered = []
+    for worker in range(workers if long else 0):
+        own = long[worker::workers]
+        size = (len(items) - len(ordered)) // (workers - worker) - len(own)
+        ordered += own + short[: max(size, 0)]
+        del short[: max(size, 0)]
+    items[:] = [*ordered, *short]
+
+
+def pytest_collection_finish():
+    """What was collected stays; the garbage collector need not look at it in each test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -146,10 +146,10 @@ def test_another_optimizer_is_refused_unless_its_state_may_be_empty(descend, one
     assert "finished 2 of 2 epochs" in descend("resume", run, str(tmp_path / "adam.prototext"), "--reset-optimizer")
 
 
-def test_weights_alone_begin_anew(descend, one_epoch, tmp_path):
+def test_weights_alone_start_over(descend, one_epoch, tmp_path):
     run = tmp_path / "run"
     said = descend("resume", str(run), "--weights-only")
-    assert "begins anew with the weights of step-19" in said
+    assert "starts over with the weights of step-19" in said
     assert (run / "earlier-1/checkpoints/step-19").is_dir()
     assert (run / "checkpoints/step-19").is_dir()
 

@@ -213,7 +213,23 @@ def test_the_page_keeps_rows_of_other_modules():
 
 def test_the_core_is_there_and_each_exception_has_a_reason():
     assert all(list(mutants.ROOT.glob(name)) for name in mutants.CORE)
-    assert all(row["reason"] for kind in ("equivalent", "also") for row in mutants._rows(mutants.EQUIVALENT, kind))
+    kinds = ("equivalent", "survivor", "also")
+    assert all(row["reason"] for kind in kinds for row in mutants._rows(mutants.EQUIVALENT, kind))
     assert all((mutants.ROOT / row["test"]).is_file() for row in mutants._rows(mutants.EQUIVALENT, "also"))
     assert mutant_runs.dotted("descend/train/step.py") == "descend.train.step"
     assert mutant_runs.dotted(str(Path("descend", "train", "__init__.py"))) == "descend.train"
+
+
+def test_every_survivor_that_is_listed_is_a_mutant_and_is_printed_with_its_reason(capsys):
+    found: dict[str, set[tuple[str, str]]] = {}
+    for kind in ("equivalent", "survivor"):
+        for row in mutants._rows(mutants.EQUIVALENT, kind):
+            module = row["module"]
+            if module not in found:
+                made = mutants.mutants_of((mutants.ROOT / module).read_text(), module)
+                found[module] = {(one.before, one.after) for one in made}
+            assert (row["before"], row["after"]) in found[module], row
+    assert mutants.main(["descend/train/loop.py", "--survivors"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "descend/train/loop.py: return reason  ->  return None"
+    assert lines[1].startswith("    changes no behaviour: the epoch asks")

@@ -17,7 +17,7 @@ from tools.command_pages import commands
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {
     str(path.relative_to(DOCS).with_suffix("")): path.read_text()
-    for folder in ("tutorials", "how-to", "migration")
+    for folder in ("tutorials", "how-to", "explanation", "migration")
     for path in sorted((DOCS / folder).glob("*.md"))
 }
 ALL = {**{path.stem: path.read_text() for path in DOCS.glob("*.md")}, **PAGES}

@@ -5,6 +5,8 @@ from collections import defaultdict
 from types import SimpleNamespace
 
 import torch
+from torch import distributed
+from torch.testing._internal.distributed import multi_threaded_pg
 
 from descend.runtime import Communicator
 
@@ -77,6 +79,16 @@ class Distributed:
         return SimpleNamespace(wait=lambda: tensor.copy_(sum(group.threads.collect(number))))
 
     @staticmethod
+    def reduce(tensor, group, group_dst, async_op):
+        number = group.threads.post(group.rank, tensor)
+
+        def wait():
+            total = sum(group.threads.collect(number))
+            tensor.copy_(total if group.rank == group_dst else torch.full_like(total, torch.nan))  # no longer its own
+
+        return SimpleNamespace(wait=wait)
+
+    @staticmethod
     def get_backend(group):
         return "gloo"
 
@@ -114,4 +126,37 @@ def on_ranks(size, act, group=None):
         thread.join(2 * SECONDS)
     if errors:
         raise errors[0]
+    return results
+
+
+def on_torch_ranks(size, act):
+    """What `act(rank)` returns on each of `size` threads, to which torch.distributed and FSDP2 look like processes."""
+    results, errors = [None] * size, []
+    isolate = torch._C._distributed_c10d._set_thread_isolation_mode
+    isolate(True)
+    multi_threaded_pg._install_threaded_pg()
+    store = distributed.HashStore()
+
+    def work(rank):
+        try:
+            distributed.init_process_group("threaded", rank=rank, world_size=size, store=store)
+            results[rank] = act(rank)
+            distributed.destroy_process_group()
+        except BaseException as error:  # raised below
+            errors.append(error)
+            multi_threaded_pg.ProcessLocalGroup.exception_handle(error)
+
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(2 * SECONDS)
+    finally:
+        multi_threaded_pg.ProcessLocalGroup.reset()
+        multi_threaded_pg._uninstall_threaded_pg()
+        isolate(False)
+    if errors:
+        raise errors[0]
+    assert not any(thread.is_alive() for thread in threads), "a rank waits for another that never came"
     return results

@@ -44,8 +44,9 @@ def run_of(task, batches, validation=None, **settings):
     optimizer = settings.pop("optimizer", None) or torch.optim.SGD(task.module.parameters(), lr=0.1, momentum=0.9)
     config = RunConfig("model0", settings.pop("seed", 0), BatchedIterativeOptimizer(stop=Steps(10**9)))
     stop, directory = settings.pop("stop_requested", None), settings.pop("directory", None)
+    world = settings.pop("communicator", None) or Communicator()
     settings["micro_batch_size"] = settings.get("micro_batch_size") or len(batches.reader)
-    run = build_run(config, task=task, optimizer=optimizer, data=modes, world=Communicator(), **settings)
+    run = build_run(config, task=task, optimizer=optimizer, data=modes, world=world, **settings)
     if stop is not None:
         run.stop.listen(stop, lambda waiting: None)
     run.store.directory = directory or run.store.directory

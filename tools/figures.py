@@ -577,7 +577,7 @@ def lower(lines: Sequence[Line], bounds: Path = BOUNDS) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Print the table; see the head of this file."""
+    """Print the table; see the top of this file."""
     parser = argparse.ArgumentParser(description="Figures of the code's structure, each with a bound.")
     parser.add_argument("--verbose", action="store_true", help="the places behind figures above their bound")
     parser.add_argument("--strict", action="store_true", help="ratchets do not count")

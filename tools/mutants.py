@@ -1,11 +1,12 @@
 """Mutation testing: which small changes of a module does its own unit test not notice?
 
     python tools/mutants.py [MODULE.py ...] [--sample N] [--jobs N] [--verbose] [--write]
+    python tools/mutants.py [MODULE.py ...] --survivors
 
 A mutant is a module with one change: a comparison, an operator, a condition, a number, a result or a call. It is
 killed where the test at the mirrored path fails, and survives where that passes. Without names the modules of `CORE`
-are taken. Survivors that change no behaviour stand in `mutants.toml` with a reason each, and do not count; so do tests
-elsewhere that belong to a module too.
+are taken. `mutants.toml` has a reason for each known survivor, which `--survivors` and `--verbose` print. Those that
+change no behaviour do not count. Tests elsewhere that belong to a module too stand there as well.
 
 `mutant_runs.py` runs the tests; a mutant on a line that they never execute survives without a run.
 """
@@ -32,7 +33,7 @@ from tools.figures import ROOT, twins
 from tools.mutant_runs import Change, survivors, within_functions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 CORE = (
     "descend/train/step.py",
@@ -123,7 +124,7 @@ def mutations(tree: ast.Module) -> Iterator[tuple[ast.AST, Callable[[], None], C
 
 
 def _dropped(node: ast.AST) -> ast.expr | None:
-    """What a mutant leaves out: a result that is no constant, or a call by itself."""
+    """What a mutant leaves out: a result that is not a constant, or a call by itself."""
     if isinstance(node, ast.Return):
         return None if node.value is None or _is_constant(node.value) else node.value
     return node.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
@@ -178,6 +179,7 @@ def mutants_of(text: str, module: str) -> list[Mutant]:
         before = _shown(node)
         apply()
         after = _shown(node, changed=True)
+        after = f"not ({before})" if after == before else after  # it is the statement around a condition that changes
         found.append(Mutant(module, getattr(node, "lineno", 0), before, after, i, id(node) in inside))
         undo()
     return found
@@ -235,6 +237,21 @@ def _rows(path: Path, kind: str) -> list[dict[str, str]]:
     return tomllib.loads(path.read_text()).get(kind, []) if path.is_file() else []
 
 
+def reasons_of(module: str, known: Path = EQUIVALENT) -> dict[tuple[str, str], str]:
+    """Why each known survivor of a module survives, by what stands there and what the mutant has instead."""
+    found = {
+        kind: [row for row in _rows(known, kind) if row["module"] == module] for kind in ("equivalent", "survivor")
+    }
+    same = {(row["before"], row["after"]): f"changes no behaviour: {row['reason']}" for row in found["equivalent"]}
+    return same | {(row["before"], row["after"]): row["reason"] for row in found["survivor"]}
+
+
+def listed(module: str, reasons: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    """A line for each known survivor, with its reason."""
+    for (before, after), reason in reasons.items():
+        yield f"{module}: {before}  ->  {after}\n    {reason}\n"
+
+
 def rows(scores: Sequence[Score]) -> list[str]:
     """The scores as a table of Markdown."""
     lines = ["| module | mutants | killed | survived | score |", "|---|---|---|---|---|"]
@@ -256,28 +273,35 @@ def written(page: str, scores: Sequence[Score]) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Print the scores; see the head of this file."""
+    """Print the scores; see the top of this file."""
     parser = argparse.ArgumentParser(description="Which small changes of a module does its unit test not notice?")
     parser.add_argument("modules", nargs="*", help="files of the package; without any those of the core")
     parser.add_argument("--sample", type=int, help="so many mutants of each module, drawn by its name")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
     parser.add_argument("--verbose", action="store_true", help="every survivor")
     parser.add_argument("--write", action="store_true", help="put the scores into docs/mutants.md")
+    parser.add_argument("--survivors", action="store_true", help="only print the known survivors, with their reasons")
     given = parser.parse_args(words)
     os.environ["OMP_NUM_THREADS"] = "1"
     os.chdir(ROOT)
+    found = [str(path.relative_to(ROOT)) for name in CORE for path in sorted(ROOT.glob(name))]
+    modules = given.modules or [name for name in found if (ROOT / name).stat().st_size]
+    if given.survivors:
+        sys.stdout.writelines(line for module in modules for line in listed(module, reasons_of(module)))
+        return 0
     for name in ("numpy", "torch"):
         importlib.import_module(name)  # once, for all forks
     assert "descend" not in sys.modules, "the package is imported by each fork"
-    found = [str(path.relative_to(ROOT)) for name in CORE for path in sorted(ROOT.glob(name))]
-    modules = given.modules or [name for name in found if (ROOT / name).stat().st_size]
     scores: list[Score] = []
     for module in modules:
         one = score(module, given.sample, given.jobs)
         scores.append(one)
         sys.stdout.write(f"{one.share:5.1f} %  {one.killed} killed, {len(one.survivors)} survived  {module}\n")
         if given.verbose:
-            sys.stdout.write("".join(f"    {mutant}\n" for mutant in one.survivors))
+            reasons = reasons_of(module)
+            for mutant in one.survivors:
+                reason = reasons.get((mutant.before, mutant.after), "no reason is known")
+                sys.stdout.write(f"    {mutant}\n        {reason}\n")
         sys.stdout.flush()
     sums = Counter(killed=sum(one.killed for one in scores), survived=sum(len(one.survivors) for one in scores))
     total = sums["killed"] / max(1, sums.total())

@@ -16,7 +16,7 @@ from descend.callbacks.early_stopping import EarlyStopping
 from descend.callbacks.evaluate_progress import EvaluateProgress
 from descend.callbacks.images import SaveImages
 from descend.callbacks.interventions import AlternateUpdates, ClipGradientNorm, Mixup, ReplaceWeights, SetWeightsValue
-from descend.callbacks.lbann import CheckInit, Hang, ImComm, LocalTournament, SyncLayers
+from descend.callbacks.lbann import CheckInit, Hang, ImComm, SyncLayers
 from descend.callbacks.learning_rate import (
     AdaptiveLearningRate,
     CosineDecayLearningRate,
@@ -28,6 +28,7 @@ from descend.callbacks.learning_rate import (
     SetLearningRate,
     StepLearningRate,
 )
+from descend.callbacks.local_tournament import LocalTournament
 from descend.callbacks.loggers import CSVLogger, Logger, MLflowLogger, TensorBoardLogger, WandbLogger
 from descend.callbacks.models import ExportOnnx, LoadModel, SaveModel, SaveTopKModels
 from descend.callbacks.norms import GradientNoiseScale, GradientNorm, UpdateNorm, WeightNorm

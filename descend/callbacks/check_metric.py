@@ -32,7 +32,7 @@ class CheckMetric(Callback):
         execution_modes: Passes to look at; all where none is named.
 
     Raises:
-        ConfigurationError: no metric, an unknown mode, or bounds that no value meets.
+        ConfigurationError: no metric, an unknown mode, or bounds that no value satisfies.
         NumericalError: from a hook, when the value is outside or NaN and `error_on_failure` is set.
     """
 

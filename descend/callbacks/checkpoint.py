@@ -49,11 +49,11 @@ class Checkpoint(Callback):
         keep_best: A recorded value, such as "validation/objective": save after each pass whose value is the best so
             far, and keep the best one beside the newest. NaN is never best.
         best: "lowest" or "highest"; for an objective it need not be said.
-        asynchronous: Write while training goes on. The checkpoints and the run are the same bytes. The checkpoint
+        asynchronous: Write while training continues. The checkpoints and the run are the same bytes. The checkpoint
             before is waited for, so one more copy of weights and state is held in memory, not several.
         checkpoint_dir: Copy each checkpoint there, too.
-        restart_dir: A new run begins with the newest checkpoint that was copied there; without one, anew. If it is not
-            set, checkpoint_dir counts, as in LBANN.
+        restart_dir: A new run begins with the newest checkpoint that was copied there, or from the start without
+            one. If it is not set, checkpoint_dir counts, as in LBANN.
 
     Raises:
         ConfigurationError: no interval is set, a number is negative, keep_best has no direction; at the start, the

@@ -82,7 +82,7 @@ class ConfusionMatrix(_Counts):
         self.after_backward(step)
 
     def before_evaluation(self, evaluation: EvaluationView) -> None:
-        """See `Callback.before_evaluation`; an evaluation that was cut off begins anew."""
+        """See `Callback.before_evaluation`; an evaluation that was cut off starts over."""
         self.counts.pop(evaluation.mode.value, None)
 
     def after_epoch(self, epoch: EpochView) -> None:

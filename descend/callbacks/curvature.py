@@ -158,7 +158,7 @@ class Sharpness(Callback):
 
     Raises:
         ConfigurationError: a number is out of range; from a hook, there are no training data.
-        Unsupported: from a hook, where FSDP2 cuts the module up, or an operation has no second derivative.
+        Unsupported: from a hook, where FSDP2 shards the module, or an operation has no second derivative.
 
     Source: Gilmer et al. 2021, https://arxiv.org/abs/2110.04369 (curvature and warm-up).
     """
@@ -192,7 +192,7 @@ class Sharpness(Callback):
         from descend.runtime.dtensor import is_sharded
 
         if any(is_sharded(p) for p in run.module.parameters()):
-            raise Unsupported("Sharpness takes second derivatives, and FSDP2 cuts the module up: take the callback out")
+            raise Unsupported("Sharpness takes second derivatives, and FSDP2 shards the module: remove the callback")
         self.found = []
 
     def before_run(self, run: RunView) -> None:

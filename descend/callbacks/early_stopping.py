@@ -35,7 +35,7 @@ class EarlyStopping(Callback):
     epochs count, so a run that is stopped and continued decides as one that was not stopped.
 
     Runs:  after_evaluation and after_epoch, before_run and after_training.
-    Reads: the monitored value; NaN is no improvement. Ends training; with `restore_best`, changes the weights.
+    Reads: the monitored value; NaN is not an improvement. Ends training; with `restore_best`, changes the weights.
     Costs: nothing; with `restore_best`, one copy of all weights and buffers in main memory and in each checkpoint.
 
     Args:
@@ -44,7 +44,7 @@ class EarlyStopping(Callback):
         patience: How many epochs without an improvement are accepted, >= 0.
         min_delta: Only a change of more than this counts as an improvement, >= 0, in units of the metric.
         restore_best: At the end of training, put back weights and buffers of the best epoch. The test samples are
-            evaluated with these. A run that is continued after that goes on from its last weights.
+            evaluated with these. A run that is continued after that continues from its last weights.
 
     Raises:
         ConfigurationError: a setting is wrong, or it is not known which direction is better; at the start, a run

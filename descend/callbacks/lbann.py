@@ -1,26 +1,20 @@
 """Callbacks of LBANN's format that do nothing here: its spellings, so that its files can be read unchanged.
 
-Each is accepted and prints once that it has no effect. A tournament inside one training run cannot be ignored without
-changing the result, so it is refused but for LBANN's driver with a single trainer.
+Each is accepted and prints once that it has no effect.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, ClassVar
 
 from descend.callbacks.console import say
-from descend.errors import Unsupported
 from descend.graph.fields import described_openly
-from descend.launch.trainer_layout import current_trainer
-from descend.leniency import Deviation, refused
 from descend.train import Callback
 
 if TYPE_CHECKING:
     from descend.train import RunView
 
-__all__ = ["CheckInit", "Hang", "ImComm", "LocalTournament", "SyncLayers"]
-
-_OLD_TOURNAMENT = "the callback LTFB is an older form of a tournament between several trainers"
+__all__ = ["CheckInit", "Hang", "ImComm", "SyncLayers"]
 
 
 class _WithoutEffect(Callback):
@@ -76,46 +70,6 @@ class CheckInit(_WithoutEffect):
 
     message: ClassVar[str] = "Callback.CallbackCheckInit"
     reason: ClassVar[str] = "there is one trainer, and nothing to compare its weights with"
-
-
-@described_openly
-class LocalTournament(Callback):
-    """LBANN's CallbackLTFB, the older form of LTFB inside one training run: refused.
-
-    In LBANN's driver it is accepted, and refused at the start of a run of several trainers.
-
-    Runs:  after_setup, to count the trainers.
-    Reads: nothing. Changes nothing.
-    Costs: nothing.
-
-    Raises:
-        Unsupported: see above; the message says why.
-    """
-
-    message: ClassVar[str] = "Callback.CallbackLTFB"
-
-    batch_interval: int = 0
-    metric: str = ""
-    weights: str = ""
-    low_score_wins: bool = False
-    communication_algorithm: str = ""
-    exchange_hyperparameters: bool = False
-    checkpoint_basedir: str = ""
-
-    def __post_init__(self) -> None:
-        if refused(Deviation.OLD_TOURNAMENT, _OLD_TOURNAMENT):
-            self._refuse()
-
-    def after_setup(self, run: RunView) -> None:
-        """See `Callback.after_setup`."""
-        if current_trainer()[1] > 1:
-            self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise Unsupported(
-            f"{_OLD_TOURNAMENT}, and without it the result is another, so it is refused: take it out of the model and "
-            "play by the training algorithm LTFB of the trainer"
-        )
 
 
 @described_openly

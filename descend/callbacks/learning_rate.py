@@ -316,7 +316,7 @@ class PolyLearningRate(_AtSteps):
         super().begin(start, steps_per_epoch)
         if not self.max_iter and steps_per_epoch is None:
             raise ConfigurationError(
-                "PolyLearningRate: nobody knows the steps of an epoch of these data; set max_iter="
+                "PolyLearningRate: the number of steps in an epoch of these data is unknown; set max_iter="
             )
         self.steps = self.max_iter or self.num_epochs * (steps_per_epoch or 0)
 

@@ -1,4 +1,4 @@
-"""Loggers: what a run measures, in a file or in somebody's tracking tool. All are one protocol of three methods.
+"""Loggers: what a run measures, in a file or in a tracking tool. All are one protocol of three methods.
 
     begin(run)                what the run is; called once, before the first step
     log(values, step)         numbers by name, of the moment after `step` updates
@@ -45,7 +45,7 @@ _SHOWN = 500  # characters of a setting in a tracking tool; MLflow's limit is 6,
 class Logger(Callback):
     """The base class of loggers: override `begin`, `log` and `end`.
 
-    An error that a tool raises in `log` or `end` is a warning, once, and training goes on; one in `begin`, any of
+    An error that a tool raises in `log` or `end` is a warning, once, and training continues; one in `begin`, any of
     `descend.errors` and a method that a subclass does not define end the run.
 
     Runs:  after_setup, before_run, after_step, around evaluations and epochs, after_training, after_run.
@@ -72,7 +72,7 @@ class Logger(Callback):
     # ---- the protocol
 
     def begin(self, run: RunView) -> None:
-        """The run begins, or goes on where `run.step` is not 0."""
+        """The run begins, or continues where `run.step` is not 0."""
         raise NotImplementedError(f"{type(self).__name__} defines no begin()")
 
     def log(self, values: Mapping[str, float], step: int) -> None:
@@ -83,7 +83,7 @@ class Logger(Callback):
         """The run has ended; `complete` is False after an error or a signal."""
         raise NotImplementedError(f"{type(self).__name__} defines no end()")
 
-    # ---- who calls it
+    # ---- where it is called
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
@@ -161,13 +161,13 @@ class Logger(Callback):
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
             act()
-        except (DescendError, NotImplementedError):  # a mistake to mend, which a warning would hide
+        except (DescendError, NotImplementedError):  # a mistake of the user's, which a warning would hide
             raise
         except Exception as error:  # a tracking tool that is out of reach must not end hours of training
             if not self._warned:
                 self._warned = True
                 problem = f"{type(error).__name__}: {error}"
-                warn(f"{type(self).__name__} could not log, training goes on: {problem}")
+                warn(f"{type(self).__name__} could not log, training continues: {problem}")
 
 
 def _measured(row: Mapping[str, Any]) -> dict[str, float]:
@@ -197,7 +197,7 @@ class CSVLogger(Logger):
     """Writes a table: a line for each step at which something was measured, a column for each name.
 
     Columns are `step`, `epoch`, and names as they first appear; what was not measured at a step is empty. A run that
-    goes on from a checkpoint takes back the lines of later steps. Numbers have all their digits.
+    continues from a checkpoint takes back the lines of later steps. Numbers have all their digits.
 
     Runs:  as Logger.
     Reads: as Logger. Changes nothing.
@@ -208,8 +208,8 @@ class CSVLogger(Logger):
         every_steps: As for `Logger`.
 
     Raises:
-        ConfigurationError: `path` is no name of a file.
-        StorageError: there is a file that is no such table, or it cannot be written.
+        ConfigurationError: `path` is not a name of a file.
+        StorageError: there is a file that is not such a table, or it cannot be written.
     """
 
     path: str = "metrics.csv"
@@ -251,7 +251,7 @@ class CSVLogger(Logger):
         self._file.close()
 
     def _write_all(self, lines: list[dict[str, Any]]) -> None:
-        """Write the table anew; the last of the lines may still grow."""
+        """Rewrite the table; the last of the lines may still grow."""
         from descend.runtime import write_beside
 
         if self._file is not None:
@@ -273,7 +273,7 @@ def _lines_of(path: Path) -> list[dict[str, str]]:
     """The lines of a table that `CSVLogger` wrote; none where there is no file, and a line cut short left out.
 
     Raises:
-        StorageError: it is no such table.
+        StorageError: it is not such a table.
     """
     try:
         text = regular_file(path).read_text(encoding="utf-8")
@@ -288,8 +288,8 @@ def _lines_of(path: Path) -> list[dict[str, str]]:
         head, rows = [], []
     if text and (head[:2] != ["step", "epoch"] or any(len(row) != len(head) or not row[0].isdecimal() for row in rows)):
         raise StorageError(
-            f"CSVLogger: {path} is no table that it wrote, whose first columns are step and epoch; move the file away, "
-            "or pass another path="
+            f"CSVLogger: {path} is not a table that it wrote, whose first columns are step and epoch; move the file "
+            "away, or pass another path="
         )
     return [dict(zip(head, row, strict=True)) for row in rows]
 
@@ -298,7 +298,7 @@ def _lines_of(path: Path) -> list[dict[str, str]]:
 class TensorBoardLogger(Logger):
     """Writes scalars for TensorBoard into `tensorboard/` of the run directory. `Summary` adds histograms.
 
-    A run that goes on from a checkpoint takes back what was written of later steps.
+    A run that continues from a checkpoint takes back what was written of later steps.
 
     Runs:  as Logger.
     Reads: as Logger. Changes nothing.
@@ -343,7 +343,7 @@ class TensorBoardLogger(Logger):
 class MLflowLogger(Logger):
     """Logs to an MLflow server or database: settings as parameters, numbers as metrics.
 
-    A run that goes on from a checkpoint goes on as the same run of MLflow. What a killed process had logged after its
+    A run that is resumed from a checkpoint continues the same run of MLflow. What a killed process had logged after its
     checkpoint stays there, since MLflow cannot take metrics back; those steps then have two values.
 
     Runs:  as Logger.
@@ -429,7 +429,7 @@ def _mlflow_name(name: str) -> str:
 class WandbLogger(Logger):
     """Logs to Weights & Biases: settings as config, numbers over `step`.
 
-    A run that goes on from a checkpoint goes on as the same run there. What a killed process had logged after its
+    A run that is resumed from a checkpoint continues the same run there. What a killed process had logged after its
     checkpoint stays, so those steps then have two values.
 
     Runs:  as Logger.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -72,6 +73,9 @@ class SaveModel(Callback):
 class SaveTopKModels(Callback):
     """Writes the weights after the test, where this trainer is among the best `k`. With one trainer it always is.
 
+    Of equal trainers the one with the smaller number is better, and NaN is worst. Trainers that share a process are not
+    compared, since they are tested one after the other: each saves.
+
     Files: as of SaveModel.
     Runs:  after_evaluation, of test samples.
     Reads: weights and the metric. Changes nothing.
@@ -80,7 +84,7 @@ class SaveTopKModels(Callback):
     Args:
         dir: Where the files go.
         k: How many trainers save.
-        metric: Decides who is best.
+        metric: Decides which model is best.
         ascending_ordering: The smallest value is best.
 
     Raises:
@@ -100,9 +104,30 @@ class SaveTopKModels(Callback):
 
     def after_evaluation(self, evaluation: EvaluationView) -> None:
         """See `Callback.after_evaluation`."""
-        if evaluation.mode is Mode.TEST:
-            say(f"SaveTopKModels: one of the best {self.k}, {self.metric} being {evaluation.values[self.metric]:g}")
+        if evaluation.mode is not Mode.TEST:
+            return
+        value = evaluation.values[self.metric]
+        if self._place(evaluation.run, value) < self.k:
+            say(f"SaveTopKModels: one of the best {self.k}, {self.metric} being {value:g}", even_muted=True)
             _save(evaluation.run, self.dir)
+
+    def _place(self, run: RunView, value: float) -> int:
+        """How many trainers are better than this one. A collective of all trainers."""
+        population = run.control.population
+        if len(population.players) > 1:
+            return 0
+        own = population.players[0].number
+        values = population.tell({own: value})
+
+        def order(trainer: int) -> tuple[bool, float, int]:
+            found = values[trainer]
+            return (
+                math.isnan(found),
+                0.0 if math.isnan(found) else found if self.ascending_ordering else -found,
+                trainer,
+            )
+
+        return sorted(values, key=order).index(own)
 
 
 @described_openly
@@ -115,7 +140,7 @@ class LoadModel(Callback):
 
     Args:
         dirs: Folders with spaces between; of weights in several, the last ones count. A relative one is within the
-            current folder. Files lie in it or in its trainerN/MODEL; or it is a checkpoint, or a folder to which
+            current folder. Files are in it or in its trainerN/MODEL; or it is a checkpoint, or a folder to which
             Checkpoint has copied some, of which the newest one counts.
         extension: Of a description, which is not read.
 

@@ -129,7 +129,7 @@ class GradientNoiseScale(Callback):
 
     Raises:
         ConfigurationError: a number is negative; from a hook, mini-batches that are not cut at all.
-        Unsupported: from a hook, where FSDP2 cuts the module up.
+        Unsupported: from a hook, where FSDP2 shards the module.
 
     Source: McCandlish et al. 2018, https://arxiv.org/abs/1812.06162, appendix A, in the form that uses all
         micro-batches. Examples have to be independent given the weights: with batch norm the unit is its group. A
@@ -160,7 +160,7 @@ class GradientNoiseScale(Callback):
         if any(is_sharded(p) for p in run.module.parameters()):
             raise Unsupported(
                 "GradientNoiseScale reads gradients of micro-batches, and FSDP2 sums those of all ranks at once: take "
-                "the callback out, or give the run a module that is not cut up"
+                "the callback out, or give the run a module that is not sharded"
             )
         self.steps, self.square, self.variance = 0, 0.0, 0.0
         self._forget()
@@ -185,7 +185,7 @@ class GradientNoiseScale(Callback):
         parts, samples, inverses, squares = self._sums(control)
         if parts < 2 and (step.batch.step == 0 or (control.ranks == 1 and control.micro_batch_size is None)):
             raise ConfigurationError(
-                "GradientNoiseScale compares micro-batches and these mini-batches are not cut: set micro_batch_size= "
+                "GradientNoiseScale compares micro-batches and these mini-batches are not split: set micro_batch_size= "
                 "to a half or less of the mini-batch"
             )
         if parts > 1:

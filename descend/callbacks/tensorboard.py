@@ -44,7 +44,7 @@ _WRITERS: WeakKeyDictionary[RunControl, Any] = WeakKeyDictionary()
 
 def _wait_until_ours_is_last(folder: Path) -> None:
     """TensorBoard reads the files of a folder in the order of their names, which say the second they were begun in and
-    then the process: one that goes on within the second of its forerunner could come before it."""
+    then the process: one that resumes within the same second could sort before it."""
     while (newest := max((path.name for path in folder.glob("events.out.tfevents.*")), default="")) >= _begun_now():
         begun = newest.split(".")[3]
         if not begun.isdecimal() or int(begun) > time.time() + 2:
@@ -103,7 +103,7 @@ class _Writing(Callback):
 
     def state(self) -> dict[str, Any]:
         """See `Callback.state`: what was written before a checkpoint is in the file before it, since a run that is
-        killed later goes on from there."""
+        killed later continues from there."""
         if self.writer is not None:
             self.writer.flush()
         return super().state()
@@ -204,7 +204,7 @@ class TrackSampleIDsStrategy:
     num_tracked_images: int = 0
 
     def __post_init__(self) -> None:
-        raise Unsupported("TrackSampleIDsStrategy is gone from LBANN; use CategoricalAccuracyStrategy")
+        raise Unsupported("TrackSampleIDsStrategy was removed from LBANN; use CategoricalAccuracyStrategy")
 
 
 class _Pictures(_Writing):

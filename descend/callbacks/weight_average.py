@@ -3,7 +3,7 @@
     EMA    a ← a + (1 − d)(w − a) after every update: the exponential moving average
     SWA    a ← a + (w − a)/n after every epoch from some epoch on: stochastic weight averaging
 
-Training goes on from the weights themselves. The averages are in the state of the callback, hence in each checkpoint.
+Training continues from the weights themselves. The averages are in the state of the callback, hence in each checkpoint.
 
 Sources: Polyak and Juditsky 1992, https://doi.org/10.1137/0330046; Izmailov et al. 2018,
 https://arxiv.org/abs/1803.05407
@@ -140,7 +140,7 @@ class EMA(_WeightAverage):
 
         a ← a + (1 − d)(w − a) after every `every_steps` updates; the first weights are the first average
 
-    Training goes on from the weights. The average is what validation and test samples are evaluated with, what
+    Training continues from the weights. The average is what validation and test samples are evaluated with, what
     `EarlyStopping(restore_best=True)` keeps, what `load_weights` loads, and what is in the module at the end.
 
     Runs:  after_setup, before_run, after_step, around evaluations, after_epoch, after_training, after_run.
@@ -191,7 +191,7 @@ class SWA(_WeightAverage):
 
         a ← a + (w − a)/n, w the weights after an epoch and n how many epochs are in the mean, this one included
 
-    Training goes on from the weights. The mean is evaluated, saved and given back as `EMA` says. Running statistics of
+    Training continues from the weights. The mean is evaluated, saved and returned as `EMA` says. Running statistics of
     normalization layers are averaged, too, which is an approximation: for statistics of the mean weights themselves
     call `torch.optim.swa_utils.update_bn(loader, result.module)` after the run.
 

@@ -124,7 +124,8 @@ class Column:
             ValueError: a list has another length than those before, an integer in a list is missing, or a class is not
                 one of those known.
         """
-        values = values.combine_chunks() if hasattr(values, "combine_chunks") else values
+        if hasattr(values, "combine_chunks"):
+            values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
         if self.kind == "text":
             return {self.name: self._texts(values)}
         if self.kind == "list":
@@ -227,10 +228,33 @@ def flattened(table: Any) -> Any:
         twice = next(name for name in names if names.count(name) > 1)
         raise DataError(f"there are two columns '{twice}'; give them different names")
     for number, column in enumerate(table.schema):
-        kind = column.type
-        if pa.types.is_dictionary(kind):
-            table = table.set_column(number, column.name, table.column(number).cast(kind.value_type))
+        if pa.types.is_run_end_encoded(column.type):
+            table = table.set_column(number, column.name, pc.run_end_decode(table.column(number)))
+        elif (kind := _plain_type(column.type)) != column.type:
+            table = table.set_column(number, column.name, table.column(number).cast(kind))
     return table
+
+
+def _plain_type(kind: Any) -> Any:
+    """The type without dictionaries and views of text, for which Arrow has few functions.
+
+    Views of lists stay: pyarrow 26 casts them to lists without their entries.
+    """
+    pa, _ = _arrow()
+
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_plain_type(kind.value_type), kind.list_size)
+    if pa.types.is_list(kind):
+        return pa.list_(_plain_type(kind.value_type))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_plain_type(kind.value_type))
+    return kind
 
 
 def _stored(values: Any) -> Any:

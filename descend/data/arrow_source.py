@@ -52,6 +52,9 @@ class Chunk:
     first: int
     rows: int
 
+    def __hash__(self) -> int:  # without the path, which takes long
+        return hash((self.index, self.first))
+
 
 class TableFiles(Protocol):
     """Files with rows of the same columns, see `ArrowSource`. Must be picklable.

@@ -3,9 +3,9 @@
 A copy of the file is made in which each bad row has the text of the first good one, so that rows keep their numbers and
 columns their types; reading a bad row gives the reason instead. Bad is
 
-    a row of a CSV table    with another number of cells than the first row, or with a cell that is no number in a
+    a row of a CSV table    with another number of cells than the first row, or with a cell that is not a number in a
                             column that has numbers but for such cells
-    a line of JSON lines    that is no object, or has a value of another kind than most lines have for this key
+    a line of JSON lines    that is not an object, or has a value of another kind than most lines have for this key
 
 as long as there are no more of these than are allowed; a column with more cells that are no numbers is one of text. In
 both, a row is bad that is not UTF-8 or has more than `MAX_ROW_CHARACTERS`.
@@ -191,7 +191,7 @@ def repaired_csv(path: Path, separator: str, header: bool, allowed: int) -> Repa
             reason = bad.get(number)
             for column in numeric if reason is None else ():
                 if cells[column] not in _MISSING and not is_number(cells[column]):
-                    reason = f"{shown(cells[column])} in column {column + 1} is no number, as in other rows"
+                    reason = f"{shown(cells[column])} in column {column + 1} is not a number, as in other rows"
             yield _Row(text, reason)
 
     return Repaired(judged(), head, path, allowed)

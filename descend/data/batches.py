@@ -144,7 +144,7 @@ class Batches:
             the numbers of the samples; numbers differ from those requested where samples were replaced.
         drop_last: Leave out the samples of an epoch that do not fill a batch; each epoch leaves out others.
         unit: Samples of a batch that stay together on one rank.
-        sampler: Which sample stands at a position, in place of `shuffle`.
+        sampler: Which sample is at a position, in place of `shuffle`.
 
     Raises:
         ConfigurationError: batch_size is below 1 or the rank is not one of the ranks.

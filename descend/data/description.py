@@ -26,7 +26,7 @@ ROLES = ("train", "validate", "test", "tournament")
 
 @dataclass(frozen=True)
 class PythonDataReader:
-    """Functions of a Python module that return samples."""
+    """Functions of a Python module that return samples; with `workers` of 2 or more, in so many processes."""
 
     message: ClassVar[str] = "PythonDataReader"
 
@@ -35,18 +35,20 @@ class PythonDataReader:
     sample_function: str = ""
     num_samples_function: str = ""
     sample_dims_function: str = ""
+    workers: int = 0
     where: str | None = field(default=None, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True)
 class PythonDatasetReader:
-    """A Python object that returns samples."""
+    """A Python object that returns samples; with `workers` of 2 or more, copies of it in so many processes."""
 
     message: ClassVar[str] = "PythonDatasetReader"
 
     dataset_path: str = ""
     module_dir: str = ""
     prefetch_factor: int = 0
+    workers: int = 0
     where: str | None = field(default=None, compare=False, repr=False, kw_only=True)
 
 

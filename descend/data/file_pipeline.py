@@ -1,7 +1,8 @@
-"""Reads samples of files for training: whole batches at once, one by one where a sample cannot be used.
+"""Reads samples of readers for training: whole batches at once, one by one where a sample cannot be used.
 
 What a module needs, and files often have otherwise, is converted here and nowhere else: numbers of 64 bits with a point
-become those of torch's default type, and images of integers become numbers from 0 to 1.
+become those of torch's default type, and images of integers become numbers from 0 to 1. What a reader of one's own or
+one of a description gives is taken as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import numpy as np
 
 from descend.data.map_dataset import BadSample, IndexedRows
 from descend.data.nested_fields import as_rows
-from descend.errors import DataError
+from descend.data.read_threads import in_threads
+from descend.errors import DataError, DescendError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,21 +24,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from descend.data.files import FileReader
-    from descend.data.reader_protocol import Array
+    from descend.data.reader_protocol import Array, OpenReader
 
-__all__ = ["FilePipeline"]
+__all__ = ["FilePipeline", "ReaderPipeline"]
+
+_LISTED = 10
+_BLOCK_NUMBERS = 2**17
 
 
 @dataclass
-class FilePipeline:
+class ReaderPipeline:
     """See `descend.data.map_dataset.Pipeline`.
 
     Args:
-        reader: Of the files.
+        reader: Of any kind.
         replace_bad: Take the next sample for one that cannot be used, instead of raising.
     """
 
-    reader: FileReader
+    reader: OpenReader
     replace_bad: bool = False
 
     @property
@@ -47,13 +52,13 @@ class FilePipeline:
     @property
     def name(self) -> str:
         """The name of the reader in errors."""
-        return self.reader.name
+        return getattr(self.reader, "name", f"{type(self.reader).__name__} for '{self.role}'")
 
     def __len__(self) -> int:
         return len(self.reader)
 
     def kept(self) -> AbstractContextManager[None]:
-        """Nothing: reading files draws no random numbers."""
+        """Nothing: readers draw no random numbers from global generators."""
         return nullcontext()
 
     def read(self, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]) -> IndexedRows:
@@ -65,7 +70,7 @@ class FilePipeline:
         bad: list[BadSample] = []
         begin(int(ids[0]) if len(ids) else 0)
         try:
-            fields = self.reader.read(ids, epoch)
+            fields = self._read(ids, epoch)
         except DataError:
             if not self.replace_bad:
                 raise
@@ -74,6 +79,16 @@ class FilePipeline:
             ids = np.array([i for i, _ in taken], dtype=np.int64)
         return IndexedRows(as_rows(self._converted(fields), self.name, len(ids)), ids, bad)
 
+    def _read(self, ids: NDArray[np.int64], epoch: int) -> dict[str, Array]:
+        try:
+            return self.reader.read(ids, epoch)
+        except DescendError:
+            raise
+        except Exception as error:  # of any kind: the reader may be the user's
+            samples = ids.tolist()
+            which = f"sample {samples[0]}" if len(samples) == 1 else f"samples {samples[:_LISTED]}"
+            raise DataError(f"{which} of {self.name}: {type(error).__name__}: {error}") from error
+
     def _take(
         self, i: int, epoch: int, bad: list[BadSample], begin: Callable[[int], None]
     ) -> tuple[int, dict[str, Array]]:
@@ -81,12 +96,22 @@ class FilePipeline:
         while True:
             begin(i)
             try:
-                return i, self.reader.read(np.array([i], dtype=np.int64), epoch)
+                return i, self._read(np.array([i], dtype=np.int64), epoch)
             except DataError as error:
                 if len(bad) >= len(self):
                     raise
                 bad.append(BadSample(i, str(error)))
             i = (i + 1) % len(self)
+
+    def _converted(self, fields: dict[str, Array]) -> dict[str, Any]:
+        return fields
+
+
+@dataclass
+class FilePipeline(ReaderPipeline):
+    """Of what `read` reads."""
+
+    reader: FileReader
 
     def _converted(self, fields: dict[str, Array]) -> dict[str, Any]:
         import torch
@@ -102,7 +127,7 @@ class FilePipeline:
                     f"target='{name}') if it is a class"
                 )
             if name in pixels and values.dtype.kind == "u":
-                found[name] = (values / np.array(np.iinfo(values.dtype).max, usual)).astype(usual)
+                found[name] = _from_0_to_1(values, usual)
             elif values.dtype == np.float64:
                 found[name] = values.astype(usual)
             elif values.dtype.kind == "u" and values.dtype.itemsize > 1:
@@ -110,6 +135,16 @@ class FilePipeline:
             else:
                 found[name] = values
         return found
+
+
+def _from_0_to_1(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Pixels as fractions of the largest number of their type, in blocks by the threads that decode images."""
+    found = np.empty(values.shape, dtype)
+    largest = np.array(np.iinfo(values.dtype).max, dtype)
+    rows = max(1, _BLOCK_NUMBERS // max(1, values[0].size)) if len(values) else 1
+    blocks = [slice(first, first + rows) for first in range(0, len(values), rows)]
+    in_threads(lambda i: np.divide(values[blocks[i]], largest, out=found[blocks[i]], dtype=dtype), len(blocks))
+    return found
 
 
 def _kind_of(values: Array) -> str:

@@ -113,6 +113,8 @@ def _open(source: Any, options: ReadOptions) -> tuple[str, FileSource]:
         found, paths = _format_of_all(paths, isinstance(source, (list, tuple)))
     else:
         found = next(one for one in file_formats() if one.name == options.format)
+        if not isinstance(source, (list, tuple)):  # of a folder those with an ending of the format
+            paths = [path for path in paths if _ending(path) in found.endings] or paths
     found.check(options)
     try:
         opened = found.open(paths, options)

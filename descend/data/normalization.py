@@ -104,7 +104,7 @@ def normalize(data: Any, fields: Sequence[str] | None = None, *, keep: str | os.
     Args:
         data: Readers by role, as `split` gives them, of which that for "train" has the statistics; or a reader, or
             anything that `read` takes.
-        fields: Names of the fields; by default images and numbers with a point, without targets.
+        fields: Names of the fields; by default images and floating-point numbers, without targets.
         keep: A JSON file for the statistics. If it is there, they are taken from it instead of the samples, so other
             data, such as those of a later prediction, are normalized in the same way.
 
@@ -144,7 +144,7 @@ def _usual(reader: FileReader) -> list[str]:
     ]
     if not names:
         raise ConfigurationError(
-            f"normalize: no field holds images or numbers with a point ({', '.join(reader.fields)}): name some"
+            f"normalize: no field holds images or floating-point numbers ({', '.join(reader.fields)}): name some"
         )
     return _checked(reader, names)
 

@@ -170,7 +170,7 @@ def _of_file(path: Path) -> Any:
 
 
 def text_begin(path: Path) -> int:
-    """The first byte of a text: behind the mark of UTF-8, which is no part of it.
+    """The first byte of a text: behind the mark of UTF-8, which is not a part of it.
 
     Raises:
         DataError: the text is in UTF-16.

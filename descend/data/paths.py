@@ -23,7 +23,7 @@ _PATTERN = frozenset("*?[")
 _BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 _DESCRIPTIONS = frozenset(("dataset_info.json", "dataset_dict.json", "state.json"))  # of Hugging Face's save_to_disk
-MAX_NAMES = 2**20  # that a pattern with braces may stand for
+MAX_NAMES = 2**20  # that a pattern with braces may expand to
 ROLE_WORDS = {
     "train": ("train", "training"),
     "validate": ("validate", "validation", "valid", "val"),
@@ -43,7 +43,7 @@ def is_path(source: object) -> bool:
 def files_of(source: Any, role: str = "train") -> list[Path]:
     """The files of a source, each once: those of a list in its order, those of a folder or a pattern in order of names.
 
-    Braces stand for several names, in their order, all of which must be there: "shard-{000..127}.tar", "{a,b}.csv".
+    Braces expand to several names, in their order, all of which must be there: "shard-{000..127}.tar", "{a,b}.csv".
     Files whose names begin with a dot or an underscore are left out of folders, as are such folders; of a folder with
     files for several roles those of `role` are taken, see `of_role`.
 
@@ -65,7 +65,7 @@ def files_of(source: Any, role: str = "train") -> list[Path]:
 
 
 def _without_braces(text: str) -> list[str]:
-    """The names that a pattern with braces stands for, as in a shell; a file of exactly this name goes first."""
+    """The names that a pattern with braces expands to, as in a shell; a file of exactly this name goes first."""
     names = [text]
     while (found := _BRACES.search(names[0])) is not None and not Path(text).exists():
         inside = found[1]
@@ -78,7 +78,7 @@ def _without_braces(text: str) -> list[str]:
         else:
             count, parts = inside.count(",") + 1, iter(inside.split(","))
         if count * len(names) > MAX_NAMES:
-            raise ConfigurationError(f"the braces of {shown(text)} stand for more than {MAX_NAMES:,} names")
+            raise ConfigurationError(f"the braces of {shown(text)} expand to more than {MAX_NAMES:,} names")
         of_brace = list(parts)
         names = [_BRACES.sub(lambda _, part=part: part, name, count=1) for name in names for part in of_brace]
     return names

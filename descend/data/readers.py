@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -79,7 +79,8 @@ def _open(reader: Reader, seed: int) -> dict[str, OpenReader]:
             part,
             source,
             chain,
-            reader.gan_label_value if reader.gan_labelling else None,
+            reader,
+            seed,
         )
         for role, part in parts.items()
     }
@@ -187,7 +188,8 @@ class DescribedReader:
         part: Which samples.
         source: Has them.
         chain: The transforms.
-        label: In place of all labels, of two; None for the labels of the source.
+        description: What it was made from.
+        seed: Of the run.
     """
 
     role: str
@@ -196,13 +198,49 @@ class DescribedReader:
     part: SubsetReader | ListedSubset
     source: SampleSource
     chain: SampleTransforms = field(repr=False)
-    label: int | None = None
+    description: Reader = field(repr=False)
+    seed: int
+
+    def __reduce__(self) -> Any:
+        """Opened again in another process: no array travels, and what is mapped is mapped there."""
+        return _role_of, (self.description, self.seed, self.role)
 
     def __len__(self) -> int:
         return self.part.size
 
+    @property
+    def name(self) -> str:
+        """The name of the reader in messages."""
+        return f"reader '{self.description.name}' for '{self.role}'"
+
     def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Array]:
-        """Read the samples and transform their field "samples"."""
+        """Read the samples and transform their field "samples".
+
+        Raises:
+            DataError: a sample cannot be read; the message names it and the reader, and the file where that is known.
+        """
+        if len(indices) == 0:  # a rank without samples in a step
+            return {name: np.empty((0, *one.shape), one.dtype) for name, one in self.fields.items()}
+        try:
+            return self._mixed(indices, epoch)
+        except Exception as error:  # of any library, and of any kind: files may contain anything
+            for sample in indices.tolist() if len(indices) > 1 else ():
+                try:
+                    self._mixed(np.array([sample], dtype=np.int64), epoch)
+                except Exception as of_sample:
+                    raise self._blame(sample, of_sample) from of_sample
+            raise self._blame(int(indices[0]), error) from error
+
+    def _blame(self, sample: int, error: Exception) -> DescendError:
+        if isinstance(error, ConfigurationError):
+            return error
+        if isinstance(error, DataError):
+            first, *rest = error.problems
+        else:
+            first, rest = f"{type(error).__name__}: {error}", []
+        return DataError([f"sample {sample} of {self.name} cannot be used: {first}", *rest])
+
+    def _mixed(self, indices: NDArray[np.int64], epoch: int) -> dict[str, Array]:
         numbers = self.part.samples(indices)
         found = self._read(numbers, epoch)
         if self.role == "train":  # what a model is judged by is not mixed
@@ -216,9 +254,13 @@ class DescribedReader:
     def _read(self, numbers: NDArray[np.int64], epoch: int) -> dict[str, Array]:
         found = self.source.read(numbers)
         found[SAMPLES] = self.chain.apply(found.get(SAMPLES), numbers, epoch)
-        if self.label is not None:
-            found[LABELS] = one_hot(np.full(len(numbers), self.label), GAN_LABELS)
+        if self.description.gan_labelling:
+            found[LABELS] = one_hot(np.full(len(numbers), self.description.gan_label_value), GAN_LABELS)
         return found
+
+
+def _role_of(reader: Reader, seed: int, role: str) -> OpenReader:
+    return _open(reader, seed)[role]
 
 
 class ArrayReader:

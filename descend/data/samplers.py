@@ -1,4 +1,4 @@
-"""Samplers: which sample stands at each position of an epoch, where that is not a permutation of all samples.
+"""Samplers: which sample is at each position of an epoch, where that is not a permutation of all samples.
 
     WeightedSampler        in proportion to a weight of each sample, with or without replacement
     ClassBalancedSampler   every class equally often
@@ -59,7 +59,7 @@ class Sampler(metaclass=StrictKeywords):
 
 
 class WeightedSampler(Sampler):
-    """Draws samples in proportion to their weights, anew for each epoch.
+    """Draws samples in proportion to their weights, again for each epoch.
 
         descend.fit(..., sampler=descend.WeightedSampler(weights))
 
@@ -243,6 +243,6 @@ def _check_length(title: str, what: str, length: int, num_samples: int) -> None:
 
 
 def _digest(values: NDArray[Any]) -> str:
-    """What stands for many numbers where settings are compared."""
+    """A digest of many numbers for comparing settings."""
     content = np.ascontiguousarray(values).tobytes()
     return f"{len(values):,} values {hashlib.blake2b(content, digest_size=4).hexdigest()}"

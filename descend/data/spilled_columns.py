@@ -1,6 +1,6 @@
 """Decoded columns on disk, in a temporary folder, mapped into memory when they are read again.
 
-A column that no longer fits into memory would be decoded anew for every batch that has a sample of it; in random order
+A column that no longer fits into memory would be decoded again for every batch that has a sample of it; in random order
 that is most of them. Here it is written once: arrays of NumPy as they are, those of Arrow in its file format. What is
 mapped belongs to the page cache of the system, which gives it up when memory is short.
 """

@@ -222,7 +222,7 @@ def _grouped(groups: Ids, strata: Ids | None, sizes: Mapping[str, int], seed: in
     np.add.at(counts, (groups, strata), 1)
     if len(counts) < len(sizes):
         raise DataError(f"split: '{name}' has {len(counts)} different values, and {len(sizes)} roles need one each")
-    wanted = np.array([*sizes.values(), len(groups) - sum(sizes.values())], dtype=float)  # the last is nobody's
+    wanted = np.array([*sizes.values(), len(groups) - sum(sizes.values())], dtype=float)  # the last group is unassigned
     wanted = wanted if wanted[-1] else wanted[:-1]
     target = wanted[:, None] * (counts.sum(axis=0) / len(groups))
     role_of, held = np.zeros(len(counts), np.int64), np.zeros_like(target)

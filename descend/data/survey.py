@@ -17,7 +17,6 @@ samples, since they number them.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -31,6 +30,8 @@ from descend.data.description import ROLES
 from descend.data.files import read
 from descend.data.order import permute
 from descend.data.paths import files_of, is_path
+from descend.data.reading_speed import samples_per_second
+from descend.data.transformed import transform
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from descend.data.files import FileReader
     from descend.data.reader_protocol import Array
+    from descend.data.transforms import Transform
 
 __all__ = ["FieldSummary", "Problem", "Survey", "readers_of", "survey"]
 
@@ -85,7 +87,7 @@ class FieldSummary:
         count: Entries that are there.
         missing: Entries that are NaN, NaT or an empty text.
         infinite: Entries that are infinite.
-        minimum: Of those that are there and finite; of texts the shortest length.
+        minimum: Of those that are there and finite; of texts the shortest length, of complex numbers the magnitude.
         maximum: Likewise.
         numbers: How many finite numbers, or texts, there are.
         average: Their mean.
@@ -122,6 +124,7 @@ class FieldSummary:
         else:
             there = ~np.isnan(found) if found.dtype.kind == "f" else np.ones(found.shape, bool)
             finite = found[np.isfinite(found)] if found.dtype.kind == "f" else found.ravel()
+            finite = np.abs(finite) if finite.dtype.kind == "c" else finite  # complex numbers have no order
             self.infinite += int(there.sum()) - finite.size
             self._extend(finite)
             if found.ndim == 1 and len(self.some) < _QUANTILE_VALUES:
@@ -182,7 +185,8 @@ class Survey:
         format: Of the files.
         counts: Number of samples of each role.
         read: How many of them were read.
-        seconds: For reading these.
+        speed: Samples a second in random order, by one process with its threads; None where they cannot be read.
+        transformed_speed: The same with transforms; None without any.
         fields: For each role its fields.
         samples: The first samples, each a field by name.
         texts: The text of packed tokens in these, where the data are text.
@@ -194,7 +198,8 @@ class Survey:
     format: str
     counts: dict[str, int]
     read: dict[str, int]
-    seconds: float
+    speed: float | None
+    transformed_speed: float | None
     fields: dict[str, dict[str, FieldSummary]]
     samples: list[dict[str, Array]]
     texts: list[str]
@@ -225,19 +230,27 @@ def readers_of(source: Any, **options: Any) -> dict[str, FileReader]:
     return {role: read(source, role=role, **options) for role, some in files.items() if some}
 
 
-def survey(readers: Mapping[str, FileReader], limit: int = LIMIT) -> Survey:
+def survey(
+    readers: Mapping[str, FileReader], limit: int = LIMIT, transforms: Sequence[Transform] = (), seconds: float = 0.1
+) -> Survey:
     """Read samples of all roles and look at them.
 
     Args:
         readers: By role.
         limit: The most samples of each role.
+        transforms: Of the first role's images, or of its one field; their speed is measured.
+        seconds: For each measurement of a speed.
+
+    Raises:
+        ConfigurationError: the transforms do not fit.
     """
     first = next(iter(readers.values()))
     made = Survey(
         first.format,
         {role: len(reader) for role, reader in readers.items()},
         {},
-        0.0,
+        None,
+        None,
         {},
         [],
         [],
@@ -251,6 +264,10 @@ def survey(readers: Mapping[str, FileReader], limit: int = LIMIT) -> Survey:
         made.fields[role] = _looked_at(reader, role, limit, made, looked)
         made.problems += _of_fields(made.fields[role], role, _targets(reader))
     made.problems += _same_contents(readers, contents)
+    made.speed = samples_per_second(first, seconds)
+    if transforms:
+        alone = next(iter(first.fields)) if len(first.fields) == 1 else None
+        made.transformed_speed = samples_per_second(transform(first, transforms, alone), seconds)
     return made
 
 
@@ -301,7 +318,6 @@ def _looked_at(reader: FileReader, role: str, limit: int, made: Survey, looked: 
     }
     missing: dict[str, list[int]] = {name: [] for name in summaries}
     unreadable: list[tuple[int, str]] = []
-    begin = time.perf_counter()
     for ids in _blocks(len(reader), limit):
         for some, values in _readable(reader, ids, unreadable):
             for name, summary in summaries.items():
@@ -310,7 +326,6 @@ def _looked_at(reader: FileReader, role: str, limit: int, made: Survey, looked: 
             for row in range(min(len(some), SHOWN_SAMPLES - len(made.samples))):
                 made.samples.append({name: values[name][row] for name in values})
                 _note_text(reader, made)
-    made.seconds += time.perf_counter() - begin
     made.read[role] = len(looked.ids) + len(unreadable)
     made.problems += [
         Problem("unreadable", reason, role, samples=(sample,), count=len(unreadable))

@@ -106,8 +106,9 @@ def as_json(found: Survey) -> dict[str, Any]:
     """A survey as what `json.dumps(allow_nan=False)` takes.
 
     Returns:
-        `format`, `counts` and `read` by role, `samples_per_second`; `fields` by name, of the first role, and
-        `roles` with those of each; `samples`, the first ones with their values; `problems`; `left_out`.
+        `format`, `counts` and `read` by role, `samples_per_second` and `transformed_per_second`; `fields` by name, of
+        the first role, and `roles` with those of each; `samples`, the first ones with their values; `problems`;
+        `left_out`.
     """
     roles = {role: {n: _field_as_json(one) for n, one in of.items()} for role, of in found.fields.items()}
     texts = [{"text": shortened(text, 10 * _TEXT)} for text in found.texts]
@@ -118,17 +119,14 @@ def as_json(found: Survey) -> dict[str, Any]:
         "format": found.format,
         "counts": found.counts,
         "read": found.read,
-        "samples_per_second": _speed(found),
+        "samples_per_second": found.speed,
+        "transformed_per_second": found.transformed_speed,
         "fields": next(iter(roles.values())),
         "roles": roles,
         "samples": samples,
         "problems": [_problem_as_json(one) for one in found.problems],
         "left_out": dict(found.left_out),
     }
-
-
-def _speed(found: Survey) -> float | None:
-    return sum(found.read.values()) / found.seconds if found.seconds > 0 else None
 
 
 # ---- text
@@ -159,8 +157,9 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _head(found: Survey) -> str:
     counts = ", ".join(f"{role} {count:,}" for role, count in found.counts.items())
     part = "" if found.read == found.counts else f" ({sum(found.read.values()):,} of them read)"
-    speed = _speed(found)
-    return f"{found.format}: {counts} samples{part}" + (f", {speed:,.0f} samples a second" if speed else "")
+    speed = f", {found.speed:,.0f} samples a second" if found.speed else ""
+    speed += f", {found.transformed_speed:,.0f} with transforms" if found.transformed_speed else ""
+    return f"{found.format}: {counts} samples{part}{speed}"
 
 
 def as_text(found: Survey) -> str:

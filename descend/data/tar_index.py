@@ -88,7 +88,7 @@ def members_of(path: Path) -> Iterator[Member]:
     """The files in a tar file, in its order.
 
     Raises:
-        DataError: it is no tar file, is damaged, ends within a member or a header, or has sparse members.
+        DataError: it is not a tar file, is damaged, ends within a member or a header, or has sparse members.
     """
     with path.open("rb") as file:
         whole = os.fstat(file.fileno()).st_size
@@ -120,6 +120,10 @@ def members_of(path: Path) -> Iterator[Member]:
             elif kind not in _PASSED_OVER:
                 raise DataError(f"{path}: the member at byte {begin:,} is of the unknown type {kind!r}")
             settings = settings if kind == b"K" else {}
+        raise DataError(
+            f"{path} is truncated: behind its last member the two blocks of zeros are missing that end a tar file; "
+            "fetch it again, or if it is whole, end it by 'truncate -s +1024 FILE'"
+        )
 
 
 def _size(header: bytes, path: Path, offset: int) -> int:
@@ -134,13 +138,13 @@ def _size(header: bytes, path: Path, offset: int) -> int:
         return int.from_bytes(field, "big") & ~(0xFF << 88)
     octal = field.strip(b" \0") or b"0"
     if octal.strip(b"01234567"):
-        raise DataError(f"{path} is damaged at byte {offset:,}: the size {octal!r} is no octal number")
+        raise DataError(f"{path} is damaged at byte {offset:,}: the size {octal!r} is not an octal number")
     return int(octal, 8)
 
 
 def _number(text: str, path: Path, offset: int) -> int:
     if not text.isdecimal() or len(text) > 20:
-        raise DataError(f"{path}: a member at byte {offset:,} has the size {text[:30]!r}, which is no number of bytes")
+        raise DataError(f"{path}: a member at byte {offset:,} has the size {text[:30]!r}; expected a number of bytes")
     return int(text)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from descend.arguments import check_integer, check_number, require
 from descend.data.batch_iterable import BatchIterable
 from descend.data.batches import Batches
-from descend.data.file_pipeline import FilePipeline
+from descend.data.file_pipeline import FilePipeline, ReaderPipeline
 from descend.data.files import FileReader, read
 from descend.data.hugging_face import is_hugging_face, split_of_role
 from descend.data.map_dataset import SamplePipeline, SampleReader
@@ -59,7 +59,7 @@ class Loading:
         unit: Samples of a mini-batch that stay together on one rank.
         targets: Names of the target fields, where they are known: text in files is classes there.
         classes: The classes of such fields; None: those in the files, in the order of the alphabet.
-        sampler: Which training sample stands at each position of an epoch; None is each once.
+        sampler: Which training sample is at each position of an epoch; None is each once.
         taken: Names that the module takes; optional fields of files are left out without one of these.
     """
 
@@ -112,8 +112,12 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
         return open_data(data.source.original, how)
     if isinstance(data, FileReader):
         return _of_files(data, how)
+    if isinstance(data, ArrayReader):
+        return _batches(data, how)
     if hasattr(data, "read") and hasattr(data, "fields"):
-        return _batches(data, how, ahead=0 if isinstance(data, ArrayReader) else 2)
+        if how.workers or how.skip_bad or how.timeout_seconds:
+            return _of_pipeline(ReaderPipeline(data, how.skip_bad > 0), how)
+        return _batches(data, how, ahead=2)
     if (tensors := tensor_reader(data, how.role)) is not None:
         return _batches(tensors, how)
     if isinstance(data, dict):
@@ -190,7 +194,11 @@ def _of_files(reader: FileReader, how: Loading) -> Batches:
     reader = reader.in_role(how.role).for_module(how.taken)
     if (in_run := getattr(reader.source, "in_run", None)) is not None:
         reader = replace(reader, source=in_run(how.seed, how.role))
-    pipeline = FilePipeline(reader, how.skip_bad > 0)
+    return _of_pipeline(FilePipeline(reader, how.skip_bad > 0), how)
+
+
+def _of_pipeline(pipeline: ReaderPipeline, how: Loading) -> Batches:
+    """Read in processes, or by a thread two batches ahead."""
     pool = None
     if how.workers:
         pool = Pool(pipeline, how.workers, how.timeout_seconds or _WORKER_TIMEOUT_SECONDS)
@@ -244,7 +252,7 @@ def _drawn_by_weight(sampler: Any) -> WeightedSampler | None:
 def _refuse_sampler(how: Loading) -> None:
     if how.sampler is not None and how.role == "train":
         raise ConfigurationError(
-            "sampler= says which sample stands at each position, and the training data come as batches in an order of "
+            "sampler= says which sample is at each position, and the training data come as batches in an order of "
             "their own: pass the samples, or leave out the sampler"
         )
 

@@ -6,6 +6,7 @@ role, the epoch and the number of the sample, whatever the batches, ranks and wo
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from descend.data.counter_rng import Draws, key_of
 from descend.data.files import FileReader, read
+from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
 from descend.data.transforms import RESCALES, MixingTransform, Transform
 from descend.data.wrapped_source import WrappedSource
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from descend.data.reader_protocol import Array
 
 __all__ = ["TransformedSource", "transform"]
+
+_BLOCK_NUMBERS = 2**20  # of a block that a thread transforms
 
 
 def transform(data: Any, transforms: Sequence[Transform], field: str | None = None) -> FileReader:
@@ -107,8 +111,17 @@ class TransformedSource(WrappedSource):
     def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
         """The samples with these numbers."""
         found = self._source.read(samples)
-        draws = Draws(key_of("epoch", int(self._key), self._epoch), samples)
-        x = found[self._field]
-        for one in self._transforms:
-            x = one.apply(x, draws)
-        return {**found, self._field: np.ascontiguousarray(x, self.fields[self._field].dtype)}
+        before, field = found[self._field], self.fields[self._field]
+        after = np.empty((len(samples), *field.shape), field.dtype)
+        rows = max(1, _BLOCK_NUMBERS // max(1, math.prod(before.shape[1:])))  # what a sample gets is its own
+
+        def transform_block(block: int) -> None:
+            some = slice(block * rows, (block + 1) * rows)
+            draws = Draws(key_of("epoch", int(self._key), self._epoch), samples[some])
+            x = before[some]
+            for one in self._transforms:
+                x = one.apply(x, draws)
+            after[some] = x
+
+        in_threads(transform_block, -(-len(samples) // rows))
+        return {**found, self._field: after}

@@ -1,27 +1,33 @@
 """Worker processes that read samples.
 
 Each process has a pipe and at most one task, so n of them work n batches ahead and no circular wait is possible.
-Batches come back in the order in which they were requested. A process ends when its pipe is closed, so none outlives
-its parent.
+Batches come back in the order in which they were requested, in memory that both processes map (shared_slots.py). A
+process ends when its pipe is closed, so none outlives its parent.
+
+Processes are spawned. A fork would copy the locks of torch's and Arrow's threads, in whatever state they are, and a
+network library that has registered memory with a device (InfiniBand) loses it in the parent as soon as the child
+writes, unless `IBV_FORK_SAFE=1` was set before it was loaded.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import time
 import weakref
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing import resource_tracker
+from dataclasses import dataclass, field
+from multiprocessing import reduction, resource_tracker
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
+from descend.data.shared_slots import SlotReader, SlotWriter
 from descend.errors import ConfigurationError, DataError, DescendError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnProcess
 
@@ -52,6 +58,7 @@ class _Worker:
     pipe: Any  # a Connection; the class has another name on other systems
     sample: Any  # shared int64: the sample that is being read
     busy: bool = False
+    slots: SlotReader = field(default_factory=SlotReader)
 
 
 class Pool:
@@ -131,7 +138,7 @@ class Pool:
 
     def _send(self, worker: _Worker, task: tuple[NDArray[np.int64], int]) -> None:
         try:
-            worker.pipe.send(task)
+            worker.pipe.send((*task, worker.slots.take_freed()))
         except OSError:
             raise self._death(worker) from None
         worker.busy = True
@@ -142,14 +149,17 @@ class Pool:
                 f"{self._at(worker)} is not read after {self._timeout:g} seconds: it hangs, or is slow and needs a "
                 "larger timeout_seconds="
             )
+        from descend.data.map_dataset import IndexedRows
+
         try:
             answer = worker.pipe.recv()
-        except (EOFError, OSError):
+            worker.busy = False
+            if isinstance(answer, _Failure):
+                raise answer.error
+            content, ids, bad = answer
+            return IndexedRows(worker.slots.tensors(content, worker.pipe), ids, bad)
+        except (EOFError, OSError, RuntimeError):  # of recv_handle, where there is nothing
             raise self._death(worker) from None
-        worker.busy = False
-        if isinstance(answer, _Failure):
-            raise answer.error
-        return _unpacked(answer)
 
     def _comes(self, worker: _Worker) -> bool:
         """Wait for an answer, or for the end of the process; False after the timeout."""
@@ -225,49 +235,37 @@ def _serve(
     def begin(i: int) -> None:
         sample.value = i
 
+    slots = SlotWriter()
     while True:
         try:
-            ids, epoch = pipe.recv()
+            ids, epoch, freed = pipe.recv()
         except (EOFError, OSError):
             return
-        answer = _answer(pipeline, ids, epoch, begin)
+        descriptor = None
+        rows = _read(pipeline, ids, epoch, begin)
+        if isinstance(rows, _Failure):
+            slots.free(freed)
+            answer: Any = rows
+        else:
+            content, descriptor = slots.put(rows.fields, freed)
+            answer = (content, rows.ids, rows.bad)
         try:
             pipe.send(answer)
+            if descriptor is not None:
+                reduction.send_handle(pipe, descriptor, os.getppid())
         except OSError:
             return
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
 
 
-def _answer(pipeline: Pipeline, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]) -> Any:
+def _read(
+    pipeline: Pipeline, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]
+) -> IndexedRows | _Failure:
     try:
-        return _packed(pipeline.read(ids, epoch, begin))
+        return pipeline.read(ids, epoch, begin)
     except DescendError as error:
         return _Failure(DataError(list(error.problems)))
     except Exception as error:
         return _Failure(DataError(f"samples {ids.tolist()} of {pipeline.name}: {type(error).__name__}: {error}"))
-
-
-def _packed(rows: IndexedRows) -> tuple[dict[str, tuple[str, Any]], NDArray[np.int64], Sequence[Any]]:
-    """Rows as bytes: NumPy has no bfloat16, so each tensor is sent as bytes with the name of its type."""
-    import torch
-
-    fields = {
-        name: (
-            str(t.dtype).removeprefix("torch."),
-            (tuple(t.shape), t.contiguous().reshape(-1).view(torch.uint8).numpy()),
-        )
-        for name, t in rows.fields.items()
-    }
-    return fields, rows.ids, rows.bad
-
-
-def _unpacked(answer: tuple[dict[str, tuple[str, Any]], NDArray[np.int64], Sequence[Any]]) -> IndexedRows:
-    import torch
-
-    from descend.data.map_dataset import IndexedRows
-
-    fields, ids, bad = answer
-    tensors = {
-        name: torch.from_numpy(data).view(getattr(torch, dtype)).reshape(shape)
-        for name, (dtype, (shape, data)) in fields.items()
-    }
-    return IndexedRows(tensors, ids, list(bad))

@@ -49,17 +49,17 @@ class AccumulatedMetric(Loss):
         self.name, self.update, self.compute = name, update, compute
 
     def ratio(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
-        """Refused: it is no ratio."""
+        """Refused: it is not a ratio."""
         raise ConfigurationError(
-            f"metric '{self.name}' is no ratio of two sums, which is what a study's trials measure: take 'accuracy', "
-            "a loss, or a function that returns (numerator, denominator)"
+            f"metric '{self.name}' is not a ratio of two sums, which is what a study's trials measure: take "
+            "'accuracy', a loss, or a function that returns (numerator, denominator)"
         )
 
     def accumulated(self, output: Any, targets: Sequence[Tensor]) -> Accumulated:
         """The state over a micro-batch.
 
         Raises:
-            ConfigurationError: there is not one target, or the output is no tensor of its shape.
+            ConfigurationError: there is not one target, or the output is not a tensor of its shape.
         """
         if len(targets) != 1:
             raise ConfigurationError(f"metric '{self.name}' takes one target, and a sample has {len(targets)}")

@@ -75,6 +75,7 @@ class BatchNormGroups:
         together: The communicator, if groups span ranks.
 
     Attributes:
+        has_layers: Whether the module has such layers.
         unit: Samples of a mini-batch that micro-batches must keep together; None if it cannot be split.
         running: The running statistics of the layers.
 
@@ -97,6 +98,7 @@ class BatchNormGroups:
         self._layers: list[tuple[str, Any]] = [
             (name, part) for name, part in module.named_modules() if _takes_statistics(part)
         ]
+        self.has_layers = bool(self._layers)
         self._group, self._count, self._together = group_size, 0, together
         self._part: MicroBatch | None = None
         self._wanted = micro_batch_size if isinstance(micro_batch_size, int) else None

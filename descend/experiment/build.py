@@ -19,6 +19,7 @@ from descend.train.stop_signal import StopSignal
 from descend.train.strategies.base import Strategy, StrategyDescription
 from descend.train.strategies.data_parallel import DataParallel
 from descend.train.strategies.fsdp import FSDP
+from descend.train.strategies.zero import ZeroDataParallel
 from descend.train.transforms.after_backward import AfterBackward
 from descend.train.transforms.base import TransformChain
 from descend.train.transforms.check_finite import CheckFinite
@@ -88,7 +89,7 @@ def build_run(
         communicator=communicator,
         task=task,
         optimizer=optimizer,
-        strategy=(strategy and strategy.create(world)) or _default_strategy(communicator, parameters),
+        strategy=(strategy and strategy.create(world)) or _default_strategy(communicator, parameters, shard_optimizer),
         transforms=transforms or usual_transforms(),
         precision=precision_for(scaler),
         data=data,
@@ -138,7 +139,7 @@ def strategy_of(wanted: Mapping[str, Any]) -> StrategyDescription | None:
         wanted: Descriptions, or None, by the name of the argument. "auto" is None.
 
     Raises:
-        ConfigurationError: there are several, or one is no strategy.
+        ConfigurationError: there are several, or one is not a strategy.
     """
     given = {name: value for name, value in wanted.items() if value is not None and value != "auto"}
     if wrong := [name for name, value in given.items() if not isinstance(value, StrategyDescription)]:
@@ -152,7 +153,11 @@ def strategy_of(wanted: Mapping[str, Any]) -> StrategyDescription | None:
     return next(iter(given.values()), None)
 
 
-def _default_strategy(communicator: Communicator, parameters: Mapping[str, torch.Tensor]) -> Strategy:
+def _default_strategy(
+    communicator: Communicator, parameters: Mapping[str, torch.Tensor], shard_optimizer: bool
+) -> Strategy:
     if any(is_sharded(p) for p in parameters.values()):
         return FSDP()
-    return Strategy() if communicator.world_size == 1 else DataParallel()
+    if communicator.world_size == 1:
+        return Strategy()
+    return ZeroDataParallel() if shard_optimizer else DataParallel()

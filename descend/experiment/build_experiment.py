@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import re
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +21,7 @@ from descend.experiment.batch_norm import share_unit
 from descend.experiment.build import build_run
 from descend.experiment.build_optimizer import build_graph_optimizer, build_optimizer, optimizer_settings
 from descend.experiment.check import check, check_parts
+from descend.experiment.cut_layers import cut, cut_weights, needs_whole
 from descend.experiment.external_metrics import ExternalMetrics
 from descend.experiment.graph_task import GraphTask
 from descend.experiment.losses import describe, loss_of
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from descend.experiment.check import Checked
     from descend.experiment.experiment import Experiment
     from descend.experiment.population import TrainerContext
+    from descend.graph import Plan
+    from descend.lower.module import LoweredModel
     from descend.train import Trainer, TrainingAlgorithm
     from descend.train.run import Run
 
@@ -113,6 +117,7 @@ def build_graph_run(
     first = whole if trainer.random_init_trainers_identically else seed
     module = lower(checked.plan, partial(generator, first, "weights"), channels_last=model.channels_last)
     module.to(world.device)
+    _cut_layers(experiment, checked.plan, module, world, several)
     if model.compile:
         module.compile()
     autocast, scaler = precision_of(model.amp, world.device)
@@ -126,7 +131,7 @@ def build_graph_run(
     settings = {  # of the model only what is computed: not callbacks and epochs
         **_settings(experiment, seed, data),
         **{name: True for name in ("compile", "channels_last") if getattr(model, name)},
-        "model (SHA-256)": hashlib.sha256(to_text(computed).encode()).hexdigest(),
+        "model (SHA-256)": hashlib.sha256(_renumbered(to_text(computed)).encode()).hexdigest(),
         **optimizer_settings(optimizer),
     }
     metrics = [metric.name for metric in (*checked.plan.metrics, *checked.plan.other_metrics)]
@@ -187,6 +192,12 @@ def _module_run(
             callbacks=(*callbacks, WarnUnusedParameters()),
             store=context.store,
         )
+
+
+def _renumbered(text: str) -> str:
+    """A model's text with the layers that were not named counted from 1, whatever was described before them."""
+    numbers: dict[str, int] = {}
+    return re.sub(r'"layer(\d+)"', lambda found: f'"layer{numbers.setdefault(found[1], len(numbers) + 1)}"', text)
 
 
 def _algorithm(experiment: Experiment) -> TrainingAlgorithm:
@@ -264,6 +275,16 @@ def check_names(module: torch.nn.Module, callbacks: Iterable[Any], metrics: Iter
     known = {"layer": layer_names(module), "weights": weights, "metric": metrics}
     if found := unknown_names(callbacks, known):
         raise ConfigurationError(found)
+
+
+def _cut_layers(experiment: Experiment, plan: Plan, module: LoweredModel, world: Communicator, several: bool) -> None:
+    """Cut the weights of layers with a model-parallel layout over ranks, unless something needs them whole."""
+    if not (names := cut_weights(plan, world.world_size)):
+        return
+    if (reason := needs_whole(experiment, plan, names, several)) is not None:
+        say(f"{len(names)} weights with a model-parallel layout stay whole on each rank: {reason} needs that")
+        return
+    cut(module, names, world)
 
 
 def _batches(reader: OpenReader, trainer: Trainer, mode: Mode, seed: int, process: Communicator, unit: int) -> Batches:

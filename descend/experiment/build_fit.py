@@ -276,5 +276,5 @@ def _warn_of_draws(module: torch.nn.Module, feed: Feed, micro_batch_size: int | 
         warn(
             f"what '{names[0]}' ({type(module.get_submodule(names[0])).__name__}) drops depends on micro_batch_size "
             "and on the number of ranks: its dropout is a function inside it; an nn.Dropout layer beside it draws the "
-            "same whatever the cut"
+            "same whatever the split"
         )

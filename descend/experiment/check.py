@@ -65,7 +65,7 @@ class Checked:
     seed: int = 0
 
     def with_readers(self, experiment: Experiment, seed: int) -> Checked:
-        """The same with readers opened anew, for another seed or another user: nothing else depends on either."""
+        """The same with readers opened again, for another seed or another user: nothing else depends on either."""
         return replace(self, readers=open_readers(experiment.data_reader, seed), seed=seed)
 
     @property

@@ -41,7 +41,7 @@ __all__ = [
     "tensors_of",
 ]
 
-_RESET = "pass weights_only=True (--weights-only) to begin anew with the weights that fit"
+_RESET = "pass weights_only=True (--weights-only) to start over with the weights that fit"
 
 
 def capture(run: Run) -> Snapshot:
@@ -195,7 +195,7 @@ def restore(
             part.load_state_dict(saved.parts[name])
         loaded.append(name)
     if reset_optimizer:
-        run.state.samples_kept = 0  # their gradients were kept by a transform, which has begun anew
+        run.state.samples_kept = 0  # their gradients were kept by a transform, which has started over
     with torch.no_grad():
         for name, tensor in tensors_of(run).items():
             copy_into(tensor, saved.weights[name])

@@ -50,7 +50,7 @@ class ExternalMetrics:
         """The current value of every metric; rank zero calls it.
 
         Raises:
-            ConfigurationError: a program failed, or a result is no number.
+            ConfigurationError: a program failed, or a result is not a number.
         """
         where = Path() if directory is None else directory
         return {name: _number(name, source(where)) for name, source in self._sources.items()}
@@ -88,7 +88,7 @@ def _function_of(metric: PythonMetric) -> Callable[[str, int], Any]:
     name = metric.module.removesuffix(".py")
     path = Path(metric.module_dir).joinpath(*name.split(".")).with_suffix(".py")
     if not path.is_file() and (metric.module_dir or find_spec(name.partition(".")[0]) is None):
-        raise ConfigurationError(f"metric '{metric.name}': there is no Python file {path}")
+        raise ConfigurationError(f"metric '{metric.name}': there is not Python file {path}")
     try:
         module = imported(name, metric.module_dir)  # as readers are, so that a script which is both is imported once
     except DataError as error:

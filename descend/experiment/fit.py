@@ -102,7 +102,7 @@ def fit(
         DataError: the data, a sample or a target is not what it should be.
         NumericalError: a gradient was not finite; everything is as it was before that step.
         StorageError: a checkpoint cannot be written or trusted.
-        Stopped: a signal asked for an end; the state is saved if there is a `run_dir`.
+        Stopped: a signal asked it to stop; the state is saved if there is a `run_dir`.
     """
     builder = FitBuilder(fit_config(**locals()))
     options, module = builder.config.options, builder.module

@@ -41,7 +41,7 @@ class FitData:
         tournament: Data on which several trainers compare their models; never trained on.
         targets: Names of the fields that are targets, or how many of the last ones are, where that is not clear.
         shuffle: Give each epoch an order of its own.
-        sampler: Which training sample stands at each position of an epoch, in place of `shuffle`:
+        sampler: Which training sample is at each position of an epoch, in place of `shuffle`:
             `descend.WeightedSampler(weights)`, `descend.ClassBalancedSampler(labels)`, a `descend.Sampler` of your own,
             or a function (seed, epoch, positions) that returns numbers of samples. None is each sample once.
         workers: Processes that read samples; None is as many as a DataLoader says and otherwise 0.
@@ -145,7 +145,7 @@ class FitDistribution:
         """The one strategy that was asked for; None for the usual one.
 
         Raises:
-            ConfigurationError: there are several, or one is no strategy.
+            ConfigurationError: there are several, or one is not a strategy.
         """
         return strategy_of(
             {

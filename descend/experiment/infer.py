@@ -91,7 +91,7 @@ def predict(
         One tensor (samples, …) on the CPU, or a tuple or a dictionary of them, as the module returns.
 
     Raises:
-        ConfigurationError: a setting is wrong, or the module returns what is no tensor.
+        ConfigurationError: a setting is wrong, or the module returns what is not a tensor.
         DataError: a field is missing, or the data are not what they should be.
     """
     return infer(module, data, batch_size=batch_size, targets=targets, precision=precision, workers=workers).outputs

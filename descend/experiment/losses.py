@@ -170,7 +170,7 @@ class FunctionLoss(Loss):
             what = "its value depends on the batch" if self.metric else "the update depends on the micro-batch"
             more = " or pass an object of torchmetrics" if self.metric else " instead"
             warn(
-                f"{self._title} is no mean over samples: it is {whole:.6g} over {count} samples and {mean:.6g} on "
+                f"{self._title} is not a mean over samples: it is {whole:.6g} over {count} samples and {mean:.6g} on "
                 f"average over their halves, so {what} size: return (sum, count){more}"
             )
 
@@ -309,6 +309,7 @@ class TorchLoss(Loss):
                 "a function that returns (sum, 1.0) if that is what you want"
             )
         self._module = copy.deepcopy(module)
+        self._takes_classes, self._needs_one_shape = self.kind in CLASSES, self.kind in (*_SAME_SHAPE, *FRACTIONS)
         self._summed = self.kind in (nn.CrossEntropyLoss, nn.NLLLoss) and self.reduction == "mean"
         cast("Any", self._module).reduction = "sum" if self._summed else "none"
         self._counts = self._summed and not getattr(module, "label_smoothing", 0.0) and not has_hooks(module)
@@ -378,13 +379,15 @@ class TorchLoss(Loss):
 
     def _fit(self, target: Tensor, output: Tensor) -> Tensor:
         """The target in the dtype that torch needs, if the conversion is exact; a wrong shape is an error."""
-        if self.kind in (*_SAME_SHAPE, *FRACTIONS) and target.shape != output.shape:
+        if self._takes_classes and target.dtype is torch.int64:
+            return target
+        if self._needs_one_shape and target.shape != output.shape:
             raise DataError(
                 f"{self.kind.__name__}: the output has shape {tuple(output.shape)} and the target "
                 f"{tuple(target.shape)}; make them equal, for example with target.unsqueeze(1) or output.squeeze(1)"
             )
         whole = not target.is_floating_point() and not target.is_complex()
-        if self.kind in CLASSES and whole:
+        if self._takes_classes and whole:
             return target.long()
         return target.to(output.dtype) if self.kind in _FLOATS and whole else target
 

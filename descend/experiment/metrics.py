@@ -50,7 +50,7 @@ def build_metrics(wanted: Mapping[str, Any] | Iterable[str], loss: Any) -> dict[
         loss: The objective as the user gave it; metrics of classes do not count targets that it ignores.
 
     Raises:
-        ConfigurationError: a name is unknown, or a metric is no loss.
+        ConfigurationError: a name is unknown, or a metric is not a loss.
     """
     if isinstance(wanted, str):
         wanted = (wanted,)
@@ -69,8 +69,8 @@ def check_metric_names(names: Iterable[Any]) -> None:
     """Refuse names that a line, a table or a terminal cannot show as they are.
 
     Raises:
-        ConfigurationError: a name is no text, has a newline, a control character or a mark of direction, or is that of
-            another entry of a row.
+        ConfigurationError: a name is not a string, has a newline, a control character or a bidirectional mark, or is
+            that of another entry of a row.
     """
     names = list(names)
     problems = [
@@ -184,13 +184,13 @@ class _Classes:
         if target.shape != output.shape:
             raise ConfigurationError(
                 f"metric '{self._name}': targets are {target.dtype} and have shape {tuple(target.shape)}: they must be "
-                f"integers, the numbers of classes, or probabilities of the shape of the output, {tuple(output.shape)}"
+                f"class indices, or probabilities of the shape of the output, {tuple(output.shape)}"
             )
         if not self._checked and target.numel():
             lowest, highest = float(target.min()), float(target.max())
             if not 0 <= lowest <= highest <= 1:
                 raise ConfigurationError(
-                    f"metric '{self._name}': targets must be numbers of classes or probabilities from 0 to 1, got "
+                    f"metric '{self._name}': targets must be class indices or probabilities from 0 to 1, got "
                     f"values from {lowest:.6g} to {highest:.6g}: of other numbers there is 'rmse' or 'r2'"
                 )
             self._checked = True

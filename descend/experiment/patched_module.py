@@ -102,8 +102,10 @@ def patched_for_training(
         norms = BatchNormGroups(module, feed, *sizes, process if joint else None)
 
         def begin(part: MicroBatch) -> None:
-            masks.begin(part.step, part.count, part.draw_position)
-            norms.begin(part)
+            if masks.has_layers:
+                masks.begin(part.step, part.count, part.draw_position)
+            if norms.has_layers:
+                norms.begin(part)
 
         try:
             if isinstance(feed, Batches):

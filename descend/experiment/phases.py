@@ -12,7 +12,7 @@
     )
 
 Each step of the run is one update of one phase by one mini-batch: here two of the discriminator, one of the generator,
-and so on. Which phase a step belongs to is a function of its number, so a run that is resumed goes on where it was.
+and so on. Which phase a step belongs to is a function of its number, so a run that is resumed continues where it was.
 """
 
 from __future__ import annotations

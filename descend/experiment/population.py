@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from descend.callbacks import LocalTournament
 from descend.callbacks.console import say
 from descend.errors import DAMAGED_FILE, ConfigurationError, NumericalError, Stopped, StorageError
 from descend.exit_codes import exit_code
@@ -125,7 +126,7 @@ class RunOptions:
         keep_files: False keeps no files at all.
         resume: Continue the newest good checkpoint of `run_dir`; without one, begin.
         reset_optimizer: With `resume`, continue the checkpoint with an optimizer without state.
-        weights_only: With `resume`, begin anew with those weights of the checkpoint that fit by name and shape.
+        weights_only: With `resume`, start over with those weights of the checkpoint that fit by name and shape.
         trainers: How many train the model; None for one a block of ranks.
         procs_per_trainer: Ranks of a block; None for LBANN_PROCS_PER_TRAINER or all.
         working_dir: Where relative names of callbacks lie; None for the run directory.
@@ -189,6 +190,8 @@ def _execute_population(
         lineage = _Lineage(None if top.files is None else top.files.path / "tournament.jsonl")
         players = [TrainerRun(context.number, run) for context, run in zip(contexts, runs, strict=True)]
         population = Population(players, layout, world, seed, say, lineage.add)
+        for run in runs:
+            run.control.population = population
         chosen, number = _chosen(population) if options.resume else ({}, 0)
         _begin_all(top.files, players, chosen, seed, layout.trainers)
         lineage.keep(number)
@@ -274,15 +277,17 @@ def _check(runs: Sequence[Run], world: Communicator) -> None:
         }
         for run in runs
     ]
-    exchanged = isinstance(runs[0].config.algorithm, LTFB)
+    games = [repr(callback) for callback in runs[0].callbacks.all if isinstance(callback, LocalTournament)]
+    exchanged = isinstance(runs[0].config.algorithm, LTFB) or bool(games)
     if exchanged and any(form != forms[0] for form in forms):
         raise ConfigurationError("the trainers' models differ in names or shapes of weights; make them equal")
     equal = {**forms[0], "algorithm": repr(runs[0].config.algorithm)} if exchanged else {"algorithm": "no tournament"}
+    equal["callbacks LTFB"] = "; ".join(games)
     world.require_equal(equal, "the trainers' models and algorithms")
 
 
 def _chosen(population: Population) -> tuple[dict[int, Path], int]:
-    """The checkpoint from which each trainer of this process goes on, and the round that all of them are in.
+    """The checkpoint from which each trainer of this process continues, and the round that all of them are in.
 
     Trainers that one process trains one after the other have not all come to a first checkpoint when it is killed: one
     without a checkpoint begins its first round.
@@ -298,7 +303,7 @@ def _chosen(population: Population) -> tuple[dict[int, Path], int]:
     ]:
         raise StorageError(
             f"trainer {lost[0]} has no good checkpoint of round {common}, which is the newest of another trainer; "
-            "begin anew in another directory"
+            "start over in another directory"
         )
     chosen = {
         player.number: Path(next(path for path, number in known[player.number] if number == common))
@@ -348,7 +353,7 @@ class _Lineage:
         self._rows: list[dict[str, Any]] = []
 
     def keep(self, rounds: int) -> None:
-        """Keep the rows of so many exchanges; those after it are made anew."""
+        """Keep the rows of so many exchanges; those after it are recorded again."""
         if self._path is not None and rounds and self._path.is_file():
             try:
                 rows = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]

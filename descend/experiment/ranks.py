@@ -77,7 +77,7 @@ def require_unsharded(module: torch.nn.Module, trainers: int) -> None:
     if trainers > 1 and any(is_sharded(p) for p in module.parameters()):
         raise ConfigurationError(
             f"{type(module).__name__} was sharded by fully_shard, and {trainers} trainers need a whole module each: "
-            "hand in the module before that, or start one trainer"
+            "pass the module before that, or start one trainer"
         )
 
 

@@ -55,7 +55,7 @@ def run(
         resume: Continue the newest good checkpoint of `run_dir`; without one, begin. What is set differently now is
             shown, and applied or refused.
         reset_optimizer: With `resume`, continue the checkpoint with an optimizer without state.
-        weights_only: With `resume`, begin anew with those weights of the checkpoint that fit by name and shape.
+        weights_only: With `resume`, start over with those weights of the checkpoint that fit by name and shape.
         trainers: How many train the model, each by itself but for what the algorithm exchanges; None for one a block of
             ranks. `docs/trainers.md` says more.
         procs_per_trainer: Ranks of a block; None for LBANN_PROCS_PER_TRAINER or all.
@@ -67,7 +67,7 @@ def run(
         ConfigurationError: the description is wrong; nothing was started.
         DataError: a data set or a sample is not what the description says.
         NumericalError: a gradient was not finite; the weights are those before that step.
-        Stopped: a signal asked for an end; the state is saved in the run directory.
+        Stopped: a signal asked it to stop; the state is saved in the run directory.
     """
     options = RunOptions(run_dir, True, resume, reset_optimizer, weights_only, trainers, procs_per_trainer)
     return run_experiment(Experiment(trainer, model, data_reader, optimizer), options)

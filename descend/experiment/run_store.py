@@ -141,7 +141,7 @@ class DirectoryStore(NoFiles):
             return
         if checkpoint is not None:
             aside = self._files.set_aside()
-            say(f"begins anew with the weights of {checkpoint.name}; that run lies in {aside} now")
+            say(f"starts over with the weights of {checkpoint.name}; that run is in {aside} now")
             self._checkpoints.open()
         for name, text in run.config.files.items():
             self._files.write_text(name, text)

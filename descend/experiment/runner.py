@@ -121,7 +121,7 @@ def execute(run: Run) -> Result:
 
     Raises:
         ConfigurationError: also where another process is at work in the directory.
-        Stopped: a signal asked for an end; the state is saved if the run has a directory.
+        Stopped: a signal asked it to stop; the state is saved if the run has a directory.
         Other errors of `descend.errors`, as they come.
     """
     return run.strategy.execute(run, _Executor())
@@ -228,8 +228,8 @@ def _check_awaited_metrics(run: Run) -> None:
     if missing := [name for name in criterion.awaited if name not in known]:
         raise ConfigurationError(
             [
-                f"Reached('{name}') waits for what nobody records{nearest(name, known) or ';'} this run records "
-                f"{', '.join(recorded)}"
+                f"Reached('{name}') waits for a value that is not recorded{nearest(name, known) or ';'} this run "
+                f"records {', '.join(recorded)}"
                 for name in missing
             ]
         )

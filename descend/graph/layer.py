@@ -127,7 +127,7 @@ class Layer(LayerKind, Exported, envelope="Layer"):
         children: Layers that this one becomes a parent of.
         weights: Weights to use, in the order of the kind's table; missing ones are made.
         name: `layer<N>` without one, N counting up from 1.
-        device: "CPU" or "GPU"; a wish.
+        device: "CPU" or "GPU"; a hint.
         data_layout: "data_parallel" or "model_parallel"; the arithmetic is the same.
         datatype: Format of its numbers.
         hint_layer: A layer that some kinds refer to.

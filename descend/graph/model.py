@@ -32,7 +32,7 @@ class AutomaticMixedPrecision:
 
     The gradients of float16 are taken of the loss times a scale, and divided by it again: init_scale (65536 unless
     set), times growth_factor (2) after growth_interval (2000) good steps in a row, times backoff_factor (0.5) where a
-    gradient overflowed; that step is left out, counted, and no schedule goes on. The scale is a part of the checkpoint.
+    gradient overflowed; that step is skipped and counted, and no schedule advances. A checkpoint has the scale.
     bfloat16 has the range of float32 and needs none.
 
     Args:

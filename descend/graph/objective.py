@@ -138,7 +138,7 @@ class ObjectiveFunction(Exported):
             term = LayerTerm(term)
         elif not isinstance(term, (LayerTerm, L2WeightRegularization)):
             raise WrongType(
-                f"{term!r} is no term of an objective; expected a layer, LayerTerm or L2WeightRegularization"
+                f"{term!r} is not a term of an objective; expected a layer, LayerTerm or L2WeightRegularization"
             )
         self.terms.append(term)
 

@@ -251,7 +251,7 @@ def check_optimizer(optimizer: Optimizer, of: str) -> None:
 
     Args:
         optimizer: The description.
-        of: Whose it is, for the message, such as "the default optimizer".
+        of: What has it, for the message, such as "the default optimizer".
 
     Raises:
         GraphError: every such number, with the place of the optimizer in its text.

@@ -19,8 +19,8 @@ _LOSS_OPERATORS = (ops.BinaryCrossEntropy, ops.SigmoidBinaryCrossEntropy, ops.Sq
 def prediction_outputs(plan: Plan) -> tuple[str, ...]:
     """The layers that the terms of the objective compare with a label: the first parents of its losses.
 
-    A term that is no loss, and has none above it in the line of first parents, is a prediction itself. Where there is
-    no objective, the layers whose outputs nobody takes are.
+    A term that is not a loss, and has none above it in the line of first parents, is a prediction itself. Where there
+    is no objective, the layers without children are.
     """
     known = {layer.name: layer for layer in plan.layers}
     if not plan.objective.terms:

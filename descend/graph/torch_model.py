@@ -59,7 +59,7 @@ class TorchModel(Model):
         self.targets = targets if targets is None or isinstance(targets, int) else tuple(targets)
 
     def to_fields(self) -> dict[str, Any]:
-        """Nothing of code stands in a text.
+        """A text contains no code.
 
         Raises:
             ConfigurationError: always.

@@ -1,6 +1,6 @@
 """Starts ranks and detects the rank of this process; one file for each scheduler. Nothing here imports torch."""
 
-from descend.launch import flux, local, lsf, mpi, slurm
+from descend.launch import flux, local, lsf, mpi, pjm, slurm
 from descend.launch.environment import SINGLE_PROCESS, RankEnvironment, detect, timeout_seconds
 from descend.launch.forecast import Forecast, Network, Profile, forecast, rank_counts
 from descend.launch.job import Job, JobArray
@@ -26,6 +26,7 @@ __all__ = [
     "local",
     "lsf",
     "mpi",
+    "pjm",
     "rank_counts",
     "slurm",
     "timeout_seconds",

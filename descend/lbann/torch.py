@@ -19,11 +19,12 @@ from torch import nn
 import descend.onnx
 from descend.errors import ConfigurationError, Unsupported, warn
 from descend.graph import Identity, Input, Layer, NoOptimizer, Weights
+from descend.lbann.replacements import compile_in_parts, register_module, registered_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["compile", "lazy_compile"]
+__all__ = ["compile", "lazy_compile", "register_module"]
 
 # What acts in another way in training than in evaluation.
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -60,17 +61,30 @@ def compile(  # noqa: A001  # LBANN's name
     """
     module = model if isinstance(model, nn.Module) else _OfFunction(model)
     inputs = _bound(model.forward if isinstance(model, nn.Module) else model, args, kwargs)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "module.onnx"
-        outputs = _export(module, inputs, path, trace or find_spec("onnxscript") is None)
-        layers = descend.onnx.load(path).layers
+    traced = trace or find_spec("onnxscript") is None
+    if registered_parts(module):
+        layers = compile_in_parts(module, inputs, lambda part, samples: _layers(part, _positional(samples), traced))
+    else:
+        layers = _layers(module, inputs, traced)
     _name_fields(layers)
-    layers += [Identity(one, name=f"{one.name}_output") for one in layers if one.name in outputs and one.children]
     if not with_weights:
         for layer in layers:
             if all(isinstance(one, Weights) and not isinstance(one.optimizer, NoOptimizer) for one in layer.weights):
                 layer.weights = []
     return layers
+
+
+def _layers(module: nn.Module, inputs: Mapping[str, Any], traced: bool) -> list[Layer]:
+    """The layers of a module, through a file; each output is a layer without children."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "module.onnx"
+        outputs = _export(module, inputs, path, traced)
+        layers = descend.onnx.load(path).layers
+    return layers + [Identity(one, name=f"{one.name}_output") for one in layers if one.name in outputs and one.children]
+
+
+def _positional(samples: Sequence[Any]) -> dict[str, Any]:
+    return {f"input_{i}": sample for i, sample in enumerate(samples)}
 
 
 def lazy_compile(model: nn.Module | Callable[..., Any], **options: Any) -> Callable[..., list[Layer]]:

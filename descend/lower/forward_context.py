@@ -58,7 +58,7 @@ def _mixed(x: Tensor) -> Tensor:
 
 
 def _numbers(seed: Tensor, position: int, samples: int, stream: int, count: int) -> Tensor:
-    """(samples, count) whole numbers of 64 random bits; the seed is (1,)."""
+    """(samples, count) integers of 64 random bits; the seed is (1,)."""
     positions = torch.arange(position, position + samples, device=seed.device)
     keys = _mixed(_mixed(positions) + _mixed(seed + stream))
     counters = torch.arange(1, count + 1, device=seed.device) * _GOLDEN
@@ -88,7 +88,7 @@ class _EagerOperators:
 def register_draws() -> None:
     """Make the draws operators that a compiler of torch calls and does not look into.
 
-    What inductor of torch 2.13 makes of whole numbers of 64 bits on a CPU draws other numbers, or writes past the end
+    What inductor of torch 2.13 makes of integers of 64 bits on a CPU draws other numbers, or writes past the end
     of its buffers. Operators are registered with torch for good, so this is done when the first module that draws is
     made, not on import.
     """

@@ -52,7 +52,7 @@ def cross_entropy_of_positive(prediction: Tensor, label: Tensor) -> Tensor:
 def _cross_entropy_of_indices(prediction: Tensor, label: Tensor) -> Tensor:
     """The same with class indices (samples, 1, *space) for labels and classes along the first dimension.
 
-    An index out of range is no class, as in OneHot, and adds nothing.
+    An index out of range is not a class, as in OneHot, and adds nothing.
     """
     index, valid = whole_indices(label, prediction.shape[1])
     return -prediction.gather(1, index).where(valid, 1.0).log().flatten(1).sum(1, keepdim=True)
@@ -84,7 +84,7 @@ def l1_norm(planned: PlannedLayer) -> Forward:
 
 @lowers(CategoricalAccuracy)
 def categorical_accuracy(planned: PlannedLayer) -> Forward:
-    """1 where the largest entries stand at the same place; argmax takes the first of equal ones."""
+    """1 where the largest entries are at the same place; argmax takes the first of equal ones."""
 
     def forward(prediction: Tensor, label: Tensor) -> Tensor:
         same = prediction.detach().flatten(1).argmax(1) == label.detach().flatten(1).argmax(1)

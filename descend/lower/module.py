@@ -101,10 +101,10 @@ class _Instruction:
 
     Attributes:
         name: Of the layer.
-        forward: Takes what stands in the slots it reads.
+        forward: Takes what is in the slots it reads.
         inputs: Those slots: the pass where it asks for it, its inputs, its weights.
         outputs: The slots it fills.
-        last_uses: Slots that nobody reads afterwards.
+        last_uses: Slots that are not read afterwards.
         quick: Does the same faster, by what is known of where its inputs come from.
     """
 
@@ -141,7 +141,7 @@ class LoweredModel(torch.nn.Module):
         plan: The checked graph.
         channels_last: Whether images are held with their channels last.
         on_layer: Called with each layer's name and outputs as soon as they are there, where it is set; what it returns
-            goes on in their place.
+            continues in their place.
     """
 
     plan: Plan
@@ -335,7 +335,7 @@ def _run_watched(
     slots: list[Any],
     watch: Callable[[str, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]],
 ) -> None:
-    """The same with somebody looking on, who may keep or exchange outputs, so nothing of them is taken for known."""
+    """The same with hooks that may keep or exchange outputs, so no output is assumed to be known."""
     for step in steps:
         result = step.forward(*[slots[i] for i in step.inputs])
         seen = watch(step.name, (result,) if len(step.outputs) == 1 else tuple(result))

@@ -1,4 +1,4 @@
-"""Whether a forward pass may look at values: not while somebody turns it into another program."""
+"""Whether a forward pass may look at values: not while it is traced or exported."""
 
 from __future__ import annotations
 

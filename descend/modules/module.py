@@ -18,7 +18,7 @@ Activation = Callable[..., Layer]
 
 
 class Module:
-    """Layers that are made anew in each call, with weights that all calls share.
+    """Layers that are created again in each call, with weights that all calls share.
 
     Args:
         name: `<prefix><N>` without one, N counting up from 1 for each prefix: a subclass without a prefix of its own

@@ -48,7 +48,7 @@ def Permute(  # noqa: N802  # LBANN's name
         return_dims: Whether the new shape is given beside the layer.
 
     Raises:
-        ConfigurationError: `axes` is no order of the axes.
+        ConfigurationError: `axes` is not an order of the axes.
     """
     count = len(shape)
     order = [axis % count for axis in axes] if axes is not None else list(range(count))[::-1]

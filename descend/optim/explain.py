@@ -10,6 +10,7 @@ from descend.display import printable
 from descend.errors import RuleError
 from descend.optim.engine.settings import GroupSettings, number, resolve, rule_fields
 from descend.optim.engine.step_inputs import LOW_PRECISION, named_entries, names_of, template
+from descend.terminal import TextTable, aligned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,7 +63,7 @@ class Explanation:
     Attributes:
         title: Name of the optimizer.
         rows: One for each tensor.
-        curves: For each rate that changes a line that says whose it is, and (step, rate) pairs.
+        curves: For each rate that changes a line that names its parameters, and (step, rate) pairs.
         notes: Lines about what no table can say beforehand.
     """
 
@@ -72,11 +73,18 @@ class Explanation:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        return "\n".join([*aligned(self.table), "", *self.remarks])
+
+    @property
+    def table(self) -> TextTable:
+        """A row for each tensor."""
         head = ("weights", "shape", "rule", "rate", "decay", "scaled", "state", "decided by")
-        lines = [head, *(tuple(map(printable, _cells(row))) for row in self.rows)]
-        wide = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        table = ["  ".join(cell.ljust(w) for cell, w in zip(line, wide, strict=True)).rstrip() for line in lines]
-        return "\n".join([*table, "", *map(printable, (*self._totals(), *self._plots()))])
+        return TextTable([head, *(tuple(map(printable, _cells(row))) for row in self.rows)])
+
+    @property
+    def remarks(self) -> list[str]:
+        """Lines of the totals, the curves and the notes."""
+        return [*map(printable, (*self._totals(), *self._plots()))]
 
     def _totals(self) -> list[str]:
         elements = sum(math.prod(row.shape) for row in self.rows)

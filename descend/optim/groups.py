@@ -1,4 +1,4 @@
-"""Who is decayed, who is scaled and who is trained: groups from rules over names, layers and shapes.
+"""Which parameters are decayed, scaled and trained: groups from rules over names, layers and shapes.
 
     no_decay(model)                     two groups: biases, norms and other vectors are not decayed
     layerwise(model, factor=0.75)       a learning rate for each layer, lower towards the input
@@ -20,7 +20,7 @@ Decay and layer-wise scaling are excluded apart from each other, since recipes d
     "dims<=1"    weights with at most so many dimensions; also <, ==, >=, >
     "*.head.*"   weights whose whole name matches, with * for any text, ? for any letter and [...] for a choice
 
-A rule that matches nothing is an error, since a recipe that silently excludes nobody is another recipe.
+A rule that matches nothing is an error, since a recipe that silently excludes nothing is another recipe.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def no_decay(
     Args:
         model: The model, or names and tensors; frozen weights are left out.
         weight_decay: That of the decayed group; None leaves it to the optimizer.
-        also: Further rules, see the head of this file.
+        also: Further rules, see the top of this file.
 
     Raises:
         RuleError: A rule of `also` matches nothing, or nothing is trainable.
@@ -172,7 +172,7 @@ def layerwise(
         Groups named "layer 0", "layer 0, undecayed", "layer 1" and so on, the lowest first.
 
     Raises:
-        RuleError: `factor` or `lr` is no number above 0; a rule matches nothing; `layers` leaves weights out; nothing
+        RuleError: `factor` or `lr` is not a number above 0; a rule matches nothing; `layers` leaves weights out; none
             is trainable.
 
     Source: Clark et al. 2020, https://arxiv.org/abs/2003.10555
@@ -283,7 +283,7 @@ def _depths_by(layers: Sequence[str], named: Sequence[Named]) -> list[int]:
 
 
 def _check_rules(what: str, rules: Any, where: str = "split") -> None:
-    """Refuse what is no list of rules, or for "options" no dict by rule."""
+    """Refuse what is not a list of rules, or for "options" no dict by rule."""
     fitting = isinstance(rules, Mapping) if what == "options" else isinstance(rules, Iterable)
     if isinstance(rules, str) or not fitting:
         wanted = "a dict from rules to options" if what == "options" else 'a list of rules, e.g. ["bias"],'
@@ -294,7 +294,7 @@ def _check_rules(what: str, rules: Any, where: str = "split") -> None:
         if what == "options" and not isinstance(rules[rule], Mapping):
             raise RuleError(f"split: the options of '{rule}' must be a dict and are {rules[rule]!r}")
         if what == "options" and (taken := [key for key in _OWN_KEYS if key in rules[rule]]):
-            raise RuleError(f"split: '{taken[0]}' of '{rule}' is no option; split writes it itself")
+            raise RuleError(f"split: '{taken[0]}' of '{rule}' is not an option; split writes it itself")
 
 
 def _named(model: nn.Module | Iterable[tuple[str, Tensor]], where: str = "split", frozen: bool = False) -> list[Named]:

@@ -139,7 +139,7 @@ def register(rule: RuleClass) -> RuleClass:
         The class itself.
 
     Raises:
-        RuleError: It is no frozen dataclass and Rule, a field has the name of an option, or its own name is taken.
+        RuleError: It is not a frozen dataclass and Rule, a field has the name of an option, or its own name is taken.
     """
     given: Any = rule  # of any type, since users may decorate anything
     if not (isinstance(given, type) and issubclass(given, Rule)):

@@ -55,9 +55,9 @@ OnNonfinite = Literal["raise", "skip", "allow"]
 
 
 def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep torch.compile, where somebody uses it around the loop, from tracing into `method`.
+    """Keep torch.compile, where it is used around the loop, from tracing into `method`.
 
-    Only such a loop has imported torch._dynamo; importing it for everybody would cost two seconds.
+    Only such a loop has imported torch._dynamo; importing it always would cost two seconds.
     """
 
     reason = "descend's optimizers bring compiled kernels of their own; leave the step out of whole graphs"
@@ -87,7 +87,7 @@ def _outside_inference_mode(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's wrapper around an optimizer's step, entered where somebody listens: hooks or a profiler.
+    """Torch's wrapper around an optimizer's step, entered where there are hooks or a profiler.
 
     It opens a profiler's record at each step, which takes as long as updating a small net.
     """
@@ -109,7 +109,7 @@ class Optimizer(torch.optim.Optimizer):
             of the options below, of the rule's fields, or a "rule" of their own.
         rule: The rule of every group that names none.
         lr: Rate in units of the rule, or a schedule: a function from the number of updates applied so far to the rate.
-            While a schedule decides, another rate in the group is an error; but 0 holds as long as it stands there.
+            While a schedule decides, another rate in the group is an error; but 0 holds as long as it is there.
         weight_decay: λ, at least 0.
         decay: "coupled" (g ← clip(r g) + λ p), "clipped" (g ← clip(r g + λ p)) or "decoupled" (p ← p − lr λ p first);
             None means coupled. A rule whose equations hold λ (LAMB, LARS, AdamW, ...) applies it as they say, and takes
@@ -252,7 +252,7 @@ class Optimizer(torch.optim.Optimizer):
         """Apply one update to all parameters that have a gradient.
 
         Args:
-            closure: Computes the loss anew with gradients, as torch has it.
+            closure: Computes the loss again with gradients, as torch has it.
 
         Returns:
             What the closure returned, or None.
@@ -411,7 +411,7 @@ class Optimizer(torch.optim.Optimizer):
 
         Args:
             state_dict: What `state_dict()` returned.
-            strict: Whether names that are missing or extra are refused; with False their parameters start anew.
+            strict: Whether names that are missing or extra are refused; with False their parameters start over.
 
         Raises:
             RuleError: The state is of another rule, of other parameters or other shapes; the message is a table of

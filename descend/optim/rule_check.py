@@ -54,7 +54,7 @@ def _name(rule: Rule) -> str:
 def _run(rule: Rule, method: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except Exception as problem:  # of a text that somebody else wrote, whatever its kind
+    except Exception as problem:  # of a user's text, whatever its kind
         raise RuleError(
             f"rule {_name(rule)}.{method} cannot be run over weights of shape (2, 3): "
             f"{type(problem).__name__}: {problem}"

@@ -65,7 +65,7 @@ def is_number(value: object) -> bool:
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number beyond what a float holds
+    except OverflowError:  # an integer beyond what a float holds
         return False
 
 
@@ -88,7 +88,7 @@ def _check(owner: object, *, rates: tuple[str, ...] = (), steps: tuple[str, ...]
 
 
 def _check_parts(owner: object, *, schedules: tuple[str, ...], steps: tuple[str, ...] = ()) -> None:
-    """Refuse what is no schedule, and a shift or a place that is no finite number; below 0 is a delay."""
+    """Refuse what is not a schedule, and a shift or a place that is not a finite number; below 0 is a delay."""
     title, problems = type(owner).__name__, list[str]()
     for name in (*schedules, *steps):
         value = getattr(owner, name)
@@ -129,7 +129,7 @@ class Schedule(metaclass=StrictKeywords):
         """This schedule up to `at_step`, from there on another that starts at its own step 0.
 
         Raises:
-            RuleError: `schedule` is none, or at_step is no whole number of at least 0.
+            RuleError: `schedule` is none, or at_step is not an integer >= 0.
         """
         if not is_number(at_step) or at_step < 0 or at_step % 1:
             raise RuleError(f"then: at_step counts steps, from 0 on, and is {at_step!r}")
@@ -216,7 +216,7 @@ class MultiStep(Schedule):
                 int(at) if isinstance(at, float) and at.is_integer() else operator.index(at) for at in self.at_steps
             ]
         except TypeError:
-            raise RuleError(f"MultiStep: at_steps must be whole numbers of steps, and is {self.at_steps!r}") from None
+            raise RuleError(f"MultiStep: at_steps must be integers of steps, and is {self.at_steps!r}") from None
         object.__setattr__(self, "at_steps", tuple(steps))
         if steps != sorted(set(steps)) or any(at < 0 for at in steps):
             raise RuleError(f"MultiStep: at_steps must rise and be at least 0; they are {self.at_steps!r}")
@@ -641,7 +641,7 @@ def lint(schedule: Schedule, steps: int, *, jump: float = 0.1) -> list[ScheduleF
         Findings in the order of their steps; none for a schedule that fits the run.
 
     Raises:
-        RuleError: It is no schedule; steps is no whole number of at least 1, or jump none above 0.
+        RuleError: It is not a schedule; steps is not an integer >= 1, or jump none above 0.
     """
     if not isinstance(cast("object", schedule), Schedule):
         raise RuleError(f"lint takes a schedule of descend.optim.schedules and got {schedule!r}")

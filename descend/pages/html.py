@@ -1,4 +1,4 @@
-"""Pages as one HTML file that asks nobody for anything: their style, their script, and how figures are numbered."""
+"""Pages as one self-contained HTML file: their style, their script, and how figures are numbered."""
 
 from __future__ import annotations
 

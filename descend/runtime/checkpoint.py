@@ -334,7 +334,7 @@ def _digest(path: Path) -> str:
 
 
 def _where(path: Path, facts: Mapping[str, Any]) -> str:
-    """The damaged tensors of a damaged file, in words."""
+    """A description of the damaged tensors of a damaged file."""
     if "tensors" not in facts:
         return ""
     names = damaged_tensors(path, facts["tensors"])
@@ -443,7 +443,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
         else:
             return checkpoint
     if problems:
-        raise StorageError([*problems[:5], f"no checkpoint in {folder} can be used; begin anew in another directory"])
+        raise StorageError([*problems[:5], f"no checkpoint in {folder} can be used; start over in another directory"])
     return None
 
 

@@ -260,8 +260,8 @@ class CheckpointManager:
                 [*error.problems, f"no checkpoint of step {step:,}: {what}; older ones are as they were"]
             )
         warn(
-            f"NO CHECKPOINT of step {step:,}: {error.problems[0]}. Training goes on; {self.failures} saves have failed "
-            f"so far, and {_FAILURES_IN_A_ROW} in a row end the run"
+            f"NO CHECKPOINT of step {step:,}: {error.problems[0]}. Training continues; {self.failures} saves have "
+            f"failed so far, and {_FAILURES_IN_A_ROW} in a row end the run"
         )
 
     def _attempt(self, snapshot: Snapshot, request: SaveRequest) -> None:
@@ -333,7 +333,7 @@ def _checked_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _best(ledger: Mapping[str, Mapping[str, Any]], names: list[str], best: Literal["lowest", "highest"]) -> list[str]:
-    """Name of the checkpoint with the best score, the oldest of equal ones, as a list; NaN is no score."""
+    """Name of the checkpoint with the best score, the oldest of equal ones, as a list; NaN is not a score."""
     scores = {name: float(s) for name in names if (s := ledger[name]["score"]) is not None and s == s}
     if not scores:
         return []

@@ -105,7 +105,7 @@ class RankStatus:
             yield
         except RuntimeError as error:
             line = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise LostPeer(f"another rank has gone while this one waited for {what}: {line}") from error
+            raise LostPeer(f"another rank ended while this one waited for {what}: {line}") from error
         finally:
             self.waiting = None
 

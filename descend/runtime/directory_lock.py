@@ -1,4 +1,4 @@
-"""Heartbeat lock on a file: held by one process at a time, and no longer than that process lives.
+"""Heartbeat lock on a file: held by one process at a time, and no longer than that process runs.
 
     HeartbeatLock     the lock file: created exclusively, touched by its holder, taken over when it is stale
     DirectoryLock     the lock of a run directory, `owner.json`, with a thread that touches it
@@ -64,7 +64,7 @@ class HeartbeatLock:
         keep_open: Keep the file open, with a `flock` on it where the system has one, while the lock is held.
 
     Attributes:
-        lost_to: The process that has taken the lock over, in words; None if none is known to have.
+        lost_to: A description of the process that has taken the lock over; None if none is known to have.
     """
 
     def __init__(self, path: Path, keep_open: bool = False) -> None:
@@ -272,7 +272,7 @@ class DirectoryLock:
 
 
 def describe(owner: Mapping[str, Any]) -> str:
-    """The process of a lock file in words."""
+    """A description of the process of a lock file."""
     host, pid, started = (owner.get(key, "unknown") for key in ("host", "pid", "started"))
     return f"process {pid} on {host}, started {started}"
 
@@ -284,7 +284,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError):
-        return {}  # not written by us, and nobody touches it
+        return {}  # not written by us, and not touched
     return found if isinstance(found, dict) else {}
 
 

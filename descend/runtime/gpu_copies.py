@@ -29,7 +29,7 @@ def send_to_gpu(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A copy of a tensor of the host's memory on a GPU. The host does not wait, and later launches do.
 
     Args:
-        tensor: On the CPU; it may be changed as soon as this returns, unless it lies in page-locked memory.
+        tensor: On the CPU; it may be changed as soon as this returns, unless it is in page-locked memory.
         device: Of the copy.
     """
     while _sent and _sent[0][0].query():

@@ -136,7 +136,7 @@ def _initialize_group(communicator: Communicator, store: distributed_c10d.Store)
 
 @cache
 def _store(environment: RankEnvironment) -> distributed_c10d.Store:
-    """The key-value store of the rendezvous; kept as long as the process lives, since rank zero may host it."""
+    """The key-value store of the rendezvous; kept as long as the process runs, since rank zero may host it."""
     if environment.address is None or environment.port is None:
         raise ConfigurationError(
             f"{environment.launcher} started {environment.world_size} ranks and nothing says where they meet: set "
@@ -159,7 +159,7 @@ def _store(environment: RankEnvironment) -> distributed_c10d.Store:
         )
     except RuntimeError as error:  # torch's DistNetworkError
         raise LostPeer(
-            f"rank 0 of {environment.world_size} did not come to {environment.address}:{environment.port} within "
+            f"rank 0 of {environment.world_size} did not connect to {environment.address}:{environment.port} within "
             f"{_RENDEZVOUS_SECONDS} seconds: {str(error).splitlines()[0]}"
         ) from error
 
@@ -182,9 +182,9 @@ def _rendezvous(environment: RankEnvironment, store: distributed_c10d.Store) -> 
     except RuntimeError as error:  # torch's DistStoreError
         missing = [key for key in keys if own is not None and not _has(own, key)]
         if environment.rank == 0:
-            time.sleep(_LINGER_SECONDS)  # the other ranks ask its store who is missing
+            time.sleep(_LINGER_SECONDS)  # the other ranks ask its store which are missing
         raise LostPeer(
-            f"{', '.join(missing) or 'rank 0'} of {environment.world_size} did not come within "
+            f"{', '.join(missing) or 'rank 0'} of {environment.world_size} did not connect within "
             f"{_RENDEZVOUS_SECONDS} seconds; see their output"
         ) from error
     return own

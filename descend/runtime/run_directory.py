@@ -64,7 +64,7 @@ def _given_path(path: Any) -> Path:
     """The absolute path that a user gave.
 
     Raises:
-        ConfigurationError: it is no valid name of a directory, or a dangling link.
+        ConfigurationError: it is not a valid name of a directory, or a dangling link.
     """
     place = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
     if not isinstance(place, str) or not place or "\0" in place:
@@ -110,7 +110,7 @@ def _is_taken(path: Path) -> bool:
 
 
 def _describe_content(path: Path) -> str:
-    """What a directory that is not empty holds, in words."""
+    """A description of what a directory that is not empty holds."""
     run = any((path / name).exists() for name in _OF_A_RUN)
     return "holds another run already" if run else "is not empty"
 
@@ -147,7 +147,7 @@ class _Lines:
         except OSError as error:
             warned, self._warned = self._warned, True
             if not warned:
-                warn(f"cannot write {self._path}: {error.strerror or error}; training goes on")
+                warn(f"cannot write {self._path}: {error.strerror or error}; training continues")
         else:
             self._pending.clear()
             self._warned = False

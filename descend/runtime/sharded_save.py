@@ -67,7 +67,7 @@ def stage_shards(snapshot: Snapshot, communicator: Communicator, checkpoints: Pa
 
 
 def _make_empty(folder: Path) -> str:
-    """Make the folder anew; returns what is wrong, or nothing."""
+    """Recreate the folder; returns what is wrong, or nothing."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

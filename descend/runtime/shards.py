@@ -45,7 +45,7 @@ class Region(NamedTuple):
         return None if any(size <= 0 for size in sizes) else Region(first, sizes)
 
     def within(self, outer: Region) -> tuple[slice, ...]:
-        """Where it lies in a tensor that holds `outer`."""
+        """Its position in a tensor that holds `outer`."""
         begins = [mine - start for mine, start in zip(self.offsets, outer.offsets, strict=True)]
         return tuple(slice(begin, begin + size) for begin, size in zip(begins, self.sizes, strict=True))
 
@@ -93,7 +93,7 @@ class TensorFiles:
         files: Of each file what its manifest says in "shards", or None for a file of whole tensors.
 
     Raises:
-        StorageError: a file is no safetensors file, or the shards of a tensor do not make up the whole.
+        StorageError: a file is not a safetensors file, or the shards of a tensor do not make up the whole.
     """
 
     def __init__(self, files: Mapping[Path, Mapping[str, Any] | None]) -> None:
@@ -109,7 +109,7 @@ class TensorFiles:
             except (OSError, SafetensorError) as error:
                 raise StorageError(f"{path} cannot be read: {error}") from error
             self._open[path] = file
-            for name in file.keys():  # noqa: SIM118  # it is no mapping
+            for name in file.keys():  # noqa: SIM118  # it is not a mapping
                 sizes = tuple(file.get_slice(name).get_shape())
                 entry = None if shards is None else _checked(shards.get(name), path, name)
                 offsets, shape = ((0,) * len(sizes), sizes) if entry is None else entry

@@ -2,6 +2,7 @@
 
     shared_memory         each rank makes an anonymous file (memfd), and the others open it through /proc
     all_reduce_shared     rank r sums segment r of all ranks' memory and writes the sum to all of them
+    reduce_shared         one rank sums the memory of all ranks into its own
 
 The system frees such memory however a rank exits. Callers place a barrier before an all-reduce, so that all values are
 written, and one after it.
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from descend.runtime.communicator import Communicator
 
-__all__ = ["all_reduce_shared", "shared_memory"]
+__all__ = ["all_reduce_shared", "reduce_shared", "shared_memory"]
 
 _CHUNK = 1 << 16  # elements summed before they are written to the other ranks' memory, while they are in the cache
 
@@ -98,10 +99,28 @@ def all_reduce_shared(tensors: Sequence[torch.Tensor], rank: int) -> None:
     """
     count = len(tensors[0])
     begin, end = count * rank // len(tensors), count * (rank + 1) // len(tensors)
+    for pieces, total in _sums(tensors, begin, end):
+        for piece in pieces:
+            piece.copy_(total)
+
+
+@torch.no_grad()
+def reduce_shared(tensors: Sequence[torch.Tensor], rank: int) -> None:
+    """Sum all tensors into that of this rank, to the same bits as `all_reduce_shared`; one rank calls it.
+
+    Args:
+        tensors: (n,) of each rank, in the order of ranks.
+        rank: Rank of this process.
+    """
+    for pieces, total in _sums(tensors, 0, len(tensors[0])):
+        pieces[rank].copy_(total)
+
+
+def _sums(tensors: Sequence[torch.Tensor], begin: int, end: int) -> Generator[tuple[list[torch.Tensor], torch.Tensor]]:
+    """The pieces of some elements of all ranks, and their sum in the order of ranks."""
     for at in range(begin, end, _CHUNK):
         pieces = [one[at : min(at + _CHUNK, end)] for one in tensors]
         total = pieces[0] + pieces[1]
         for piece in pieces[2:]:
             total += piece
-        for piece in pieces:
-            piece.copy_(total)
+        yield pieces, total

@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from descend.command_group import CommandGroup
+from descend.terminal import TextTable, write
+
 if TYPE_CHECKING:
     from descend.study.design.study import Study
 
 __all__ = ["app"]
 
+DESIGN, RUN, READ, MORE = "Design", "Run", "Read", "Ask more of a finished study"
+
 app = typer.Typer(
+    cls=CommandGroup,
     help="Compare optimizers, rates and batch sizes, fairly.",
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -27,7 +33,7 @@ def options() -> None:
     sys.path.insert(0, str(Path.cwd()))  # a workload of one's own is looked for where the command is given
 
 
-@app.command()
+@app.command(rich_help_panel=DESIGN, short_help="Steps against batch size on a noisy quadratic.")
 def simulate(
     rules: Annotated[
         str, typer.Option(help="NAME[+average][:POWER of a preconditioner], with commas.")
@@ -51,7 +57,7 @@ def simulate(
             typer.echo(f"{rule}: the best setting lies on an edge of its grid at batch size {'; '.join(edges)}")
 
 
-@app.command()
+@app.command(rich_help_panel=DESIGN, short_help="Write the file of a ready-made study.")
 def new(
     preset: Annotated[str, typer.Argument(help="table2, table4, tunability, scaling or aa.")],
     workload: Annotated[str, typer.Option(help="file.py:function or module:function.")],
@@ -87,7 +93,7 @@ def new(
         typer.echo(f"note: workload '{workload}': {lack}")
 
 
-@app.command()
+@app.command(rich_help_panel=DESIGN, short_help="Check a study file for what looks unfair.")
 def lint(file: Annotated[Path, typer.Argument(help="The study, a TOML file.")]) -> None:
     """Check FILE and say what looks unfair. Exits with 1 when something does; starts nothing."""
     from descend.study.design import lint as look
@@ -116,7 +122,7 @@ def _studies(file: Path) -> dict[str, Study]:
     return read_suite(file) if is_suite(file) else {"": read_study(file)}
 
 
-@app.command()
+@app.command(rich_help_panel=DESIGN, short_help="Say what a study costs, from a few measured steps.")
 def plan(file: Annotated[Path, typer.Argument(help="The study, a TOML file.")]) -> None:
     """Say what FILE costs, from a few measured steps of each arm."""
     from descend.study.plan import plan_study
@@ -125,10 +131,10 @@ def plan(file: Annotated[Path, typer.Argument(help="The study, a TOML file.")]) 
         typer.echo(f"{name}:\n{plan_study(study)}" if name else plan_study(study))
 
 
-@app.command()
+@app.command(rich_help_panel=RUN, short_help="Run a study, or what is left of it.")
 def run(
     file: Annotated[Path, typer.Argument(help="The study, a TOML file.")],
-    directory: Annotated[Path, typer.Argument(help="Where it is kept; one that was begun goes on.")],
+    directory: Annotated[Path, typer.Argument(help="Where it is kept; one that was begun continues.")],
     processes: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
     executor: Annotated[
         str, typer.Option(help="one, together, stacks, processes, ray, or auto, which measures the first four.")
@@ -171,7 +177,7 @@ def run(
         typer.echo(f"next: descend study score {directory}")
 
 
-@app.command()
+@app.command(rich_help_panel=READ, short_help="Performance profiles over several workloads.")
 def score(
     directories: Annotated[list[Path], typer.Argument(help="Of studies, or one that holds several.")],
     axis: Annotated[str, typer.Option(help="steps, or seconds of training on one machine.")] = "steps",
@@ -189,7 +195,7 @@ def score(
         typer.echo(f"written: {write_score(found, directories[0])}")
 
 
-@app.command()
+@app.command(rich_help_panel=RUN, short_help="Run it as jobs of a cluster's queue.")
 def submit(
     file: Annotated[Path, typer.Argument(help="The study, a TOML file.")],
     directory: Annotated[Path, typer.Argument(help="Where it is kept, on a file system that all nodes share.")],
@@ -222,27 +228,29 @@ def submit(
     typer.echo(said)
 
 
-@app.command()
+@app.command(rich_help_panel=RUN, short_help="How far it is, how trials ended, what they took.")
 def status(directory: Annotated[Path, typer.Argument(help="Of the study.")]) -> None:
     """Say how far the study in DIRECTORY is, how trials ended, and what they took."""
     from descend.study.progress import status_of
 
-    typer.echo(status_of(directory))
+    found = status_of(directory)
+    write(str(found), found.parts)
 
 
-@app.command()
+@app.command(rich_help_panel=READ, short_help="The verdict, the table and the lints.")
 def show(directory: Annotated[Path, typer.Argument(help="Of the study.")]) -> None:
     """Print the verdict, the table and the lints of the study in DIRECTORY."""
     from descend.study.comparing import read_directory
 
     result = read_directory(directory)
-    typer.echo(result.verdict)
-    typer.echo(result.table)
-    for remark in result.remarks:
-        typer.echo(str(remark))
+    remarks = [str(remark) for remark in result.remarks]
+    write(
+        "\n".join([str(result.verdict), result.table, *remarks]),
+        [str(result.verdict), "", TextTable(result.rows), "", *remarks],
+    )
 
 
-@app.command()
+@app.command(rich_help_panel=READ, short_help="Write the report: HTML, Markdown and CSV.")
 def report(
     directory: Annotated[Path, typer.Argument(help="Of the study.")],
     to: Annotated[Path | None, typer.Option(help="An HTML file, or a directory; that of the study without it.")] = None,
@@ -253,7 +261,7 @@ def report(
     typer.echo(str(read_directory(directory).report(to or directory)))
 
 
-@app.command()
+@app.command(rich_help_panel=MORE, short_help="Give each winner the others' value of a setting.")
 def swap(
     directory: Annotated[Path, typer.Argument(help="Of a finished study.")],
     setting: Annotated[str, typer.Option(help="A setting of all arms, such as schedule.warmup_power.")],
@@ -278,7 +286,7 @@ def swap(
         typer.echo(f"{cell.arm} with {whose}: {cell.median:.4g}{between}")
 
 
-@app.command()
+@app.command(rich_help_panel=MORE, short_help="The smallest difference between two winners.")
 def minimize(
     directory: Annotated[Path, typer.Argument(help="Of a finished study.")],
     arm: Annotated[str, typer.Option(help="Whose winner is taken apart.")],
@@ -309,7 +317,7 @@ def minimize(
     typer.echo(f"not needed: {', '.join(found.taken_back) or 'nothing'}; {len(found.tried)} configurations were tried")
 
 
-@app.command()
+@app.command(rich_help_panel=MORE, short_help="The gradient noise scale along a winner's run.")
 def noise(
     directory: Annotated[Path, typer.Argument(help="Of a finished study.")],
     arm: Annotated[str, typer.Option(help="Whose winner is trained once more.")],
@@ -349,7 +357,7 @@ def noise(
         typer.echo(f"after {one.step} updates: {shown}")
 
 
-@app.command()
+@app.command(rich_help_panel=MORE, short_help="The largest Hessian eigenvalue along that run.")
 def sharpness(
     directory: Annotated[Path, typer.Argument(help="Of a finished study.")],
     arm: Annotated[str, typer.Option(help="Whose winner is trained once more.")],
@@ -372,7 +380,7 @@ def sharpness(
         typer.echo(f"after {row['step']} updates: {row['sharpness']:.4g}{stable}")
 
 
-@app.command()
+@app.command(rich_help_panel=READ, short_help="Write the trials for TensorBoard or Optuna.")
 def export(
     directory: Annotated[Path, typer.Argument(help="Of the study.")],
     path: Annotated[Path, typer.Argument(help="A directory for tensorboard, a journal file for optuna.")],

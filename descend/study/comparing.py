@@ -90,7 +90,7 @@ def compare(
         seeds: Repeats of each winner with fresh seeds; at least 6 for an interval of the median.
         searches: Independent searches of each arm; one does not rank.
         target: Value of the metric that counts as success.
-        directory: Where records are kept, so that an interrupted comparison goes on; None keeps none.
+        directory: Where records are kept, so that an interrupted comparison continues; None keeps none.
         margin: The largest difference that does not matter; with it arms are also tested for equivalence.
         metric: What is compared: "loss" or one of `metrics`; "accuracy" for losses over classes.
         metrics: What may be compared beside the loss.
@@ -177,7 +177,7 @@ def _named(arms: Any) -> dict[str, Any]:
     names = [arms] if isinstance(arms, str) or not hasattr(arms, "__iter__") else list(arms)
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
         raise ConfigurationError(
-            f"the arm '{twice[0]}' stands twice: give names, such as arms={{'a': '{twice[0]}', 'b': '{twice[0]}'}}"
+            f"the arm '{twice[0]}' is given twice: give names, such as arms={{'a': '{twice[0]}', 'b': '{twice[0]}'}}"
         )
     return {name if isinstance(name, str) else getattr(name, "__name__", str(name)): name for name in names}
 
@@ -332,7 +332,7 @@ def _score_problems(study: Study, task: StudyTask) -> list[str]:
 
 
 def _described(value: Any) -> str:
-    """What a module returned, in words."""
+    """A description of what a module returned."""
     if isinstance(value, torch.Tensor):
         return f"a tensor {tuple(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, (tuple, list)):

@@ -114,7 +114,7 @@ class LearningRateRange:
         """Write the picture into a file.
 
         Raises:
-            ConfigurationError: `path` is no name of a file.
+            ConfigurationError: `path` is not a name of a file.
             StorageError: it cannot be written.
             Unsupported: see `svg`.
         """

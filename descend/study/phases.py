@@ -42,7 +42,7 @@ class PretrainingPhase:
         batch_size: Samples of an update; None is that of the trial.
 
     Raises:
-        ConfigurationError: the share is out of range, or the name is no word.
+        ConfigurationError: the share is out of range, or the name is not a word.
     """
 
     name: str
@@ -72,7 +72,7 @@ class FineTuning:
 
     Args:
         task: Its samples, loss, metrics and module; weights whose names and shapes agree are taken over from the
-            trial, the others, such as those of a new head, begin anew.
+            trial, the others, such as those of a new head, start over.
         steps: Updates.
         batch_size: Samples of an update.
         settings: Of the optimizer, as an arm fixes them: "optimizer", "lr", "schedule", "schedule.warmup_fraction", ...
@@ -189,7 +189,7 @@ def carry_weights(module: torch.nn.Module, earlier: torch.nn.Module, *, all_of_t
     """Give a module the weights and buffers of an earlier one that have the same names and shapes.
 
     Args:
-        module: That goes on.
+        module: The one that is trained further.
         earlier: That was trained.
         all_of_them: Whether every weight of both must be among them.
         what: The phase, for errors.
@@ -202,7 +202,7 @@ def carry_weights(module: torch.nn.Module, earlier: torch.nn.Module, *, all_of_t
     if all_of_them and (left := [name for name in (theirs | ours) if name not in same]):
         shapes = " and ".join(str(tuple(part[left[0]].shape)) if left[0] in part else "none" for part in (theirs, ours))
         raise ConfigurationError(
-            f"{what} goes on with the weights of the phase before, and '{left[0]}' is {shapes} there and here: give "
+            f"{what} continues with the weights of the phase before, and '{left[0]}' is {shapes} there and here: give "
             "both phases the same module"
         )
     if not same:

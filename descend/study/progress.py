@@ -6,11 +6,13 @@ import math
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from descend.study.running.plan import check_records, planned, total_trials
 from descend.study.running.trial import RETRIED
 from descend.study.running.trial_store import StudyDirectory
+from descend.terminal import Bar, TextTable
 
 if TYPE_CHECKING:
     import os
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from descend.study.design.study import Study
     from descend.study.running.trial import Record
 
-__all__ = ["StudyProgress", "status_of"]
+__all__ = ["StudyProgress", "StudyStatus", "duration", "status_of"]
 
 _REDRAW_SECONDS = 0.5
 
@@ -63,7 +65,62 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def status_of(directory: str | os.PathLike[str]) -> str:
+@dataclass(frozen=True)
+class StudyStatus:
+    """How far a study is.
+
+    Attributes:
+        name: Of the study.
+        total: Trials that it asks for, as far as that is known.
+        counts: Trials by phase and by how they ended.
+        seconds: What they took, of one process.
+        seconds_left: What the others are likely to take.
+        remarks: What is in the directory and does not count.
+    """
+
+    name: str
+    total: int
+    counts: Mapping[tuple[str, str], int]
+    seconds: float
+    seconds_left: float
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def done(self) -> int:
+        """Trials that ended."""
+        return sum(self.counts.values())
+
+    def __str__(self) -> str:
+        said = [f"{label}: {_counted(self.counts, place) or 'none yet'}" for label, place in _LABELS]
+        return "\n".join([self._head(), *said, *self._foot()])
+
+    def _head(self) -> str:
+        return f"{self.name}: {self.done:,} of {self.total:,} trials"
+
+    def _foot(self) -> list[str]:
+        left = f"about {duration(self.seconds_left)} left"
+        return [f"took {duration(self.seconds)} of one process; {left}", *self.remarks]
+
+    @property
+    def parts(self) -> list[str | Bar | TextTable]:
+        """The same for a terminal, with a row for each phase and a column for each way to end."""
+        phases, ends = (sorted({key[place] for key in self.counts}) for place in (0, 1))
+        rows = [[phase, *(f"{self.counts.get((phase, end), 0):,}" for end in ends)] for phase in phases]
+        table = [TextTable([["phase", *ends], *rows], tuple(ends))] if rows else ["no trial has ended yet"]
+        return [self._head(), Bar(self.done, self.total), *table, *self._foot()]
+
+
+_LABELS = (("phases", 0), ("ended", 1))
+
+
+def _counted(counts: Mapping[tuple[str, str], int], place: int) -> str:
+    sums: Counter[str] = Counter()
+    for key, count in counts.items():
+        sums[key[place]] += count
+    return ", ".join(f"{count} {name}" for name, count in sorted(sums.items()))
+
+
+def status_of(directory: str | os.PathLike[str]) -> StudyStatus:
     """Trials by phase and by end, and the seconds they took, of the study in a directory."""
     ledger = StudyDirectory(directory)
     study, found = ledger.study(), ledger.records()
@@ -71,19 +128,10 @@ def status_of(directory: str | os.PathLike[str]) -> str:
     asked = planned(study, {name: one for name, one in found.items() if one.status not in RETRIED})
     records = [record for name, record in found.items() if name in asked]
     total = total_trials(study)
-    phases = Counter(record.trial.phase for record in records)
-    ends = Counter(record.status for record in records)
+    counts = Counter((record.trial.phase, record.status) for record in records)
     seconds = sum(record.seconds for record in records)
     left = seconds / len(records) * (total - len(records)) if records else 0.0
-    return "\n".join(
-        [
-            f"{study.name}: {len(records):,} of {total:,} trials",
-            f"phases: {', '.join(f'{count} {phase}' for phase, count in sorted(phases.items())) or 'none yet'}",
-            f"ended: {', '.join(f'{count} {end}' for end, count in sorted(ends.items())) or 'none yet'}",
-            f"took {duration(seconds)} of one process; about {duration(left)} left",
-            *_skipped(ledger, len(found) - len(records)),
-        ]
-    )
+    return StudyStatus(study.name, total, counts, seconds, left, (*_skipped(ledger, len(found) - len(records)),))
 
 
 def _skipped(ledger: StudyDirectory, others: int) -> list[str]:

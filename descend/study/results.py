@@ -37,6 +37,7 @@ from descend.study.design.lint import Remark, lint, lint_edges
 from descend.study.lineage import TuningRound, lint_rounds
 from descend.study.running.plan import Cell, cells, confirmed, natural, needed, pending, planned, score, winner
 from descend.study.running.trial import RETRIED, Record
+from descend.terminal import TextTable, aligned
 from descend.train.metric_direction import range_of
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ class Comparison:
             lines = [line for ranked, line in said if ranked]
             left = len(said) - len(lines)
             lines += [f"{where}: cannot rank {left} {'other ' if lines else ''}pairs of arms"] if left else []
-            lines.append(f"{where}: by their medians alone, which rank nobody: {', '.join(group.ranking.order)}")
+            lines.append(f"{where}: by their medians alone, which rank no arm: {', '.join(group.ranking.order)}")
         lines += [f"{where}: {sentence}" for sentence in self._equivalent(group.ranking)]
         if group.ranking.detectable is not None:
             lines.append(f"{where}: {self._detectable(group.ranking)}")
@@ -277,7 +278,7 @@ class Comparison:
         return range_of(self.study.metric) if is_share else None
 
     def _met(self, group: Group) -> list[str]:
-        """Who meets the target by the median of the re-runs in every search: the matching rule, which ranks nobody."""
+        """Arms whose median over re-runs meets the target in every search: the matching rule; it does not rank."""
         target = self.study.target
         if target is None or self.study.select == "steps" or group.ranking is None:
             return []
@@ -300,11 +301,7 @@ class Comparison:
     @cached_property
     def table(self) -> str:
         """Every search of every arm, as text."""
-        rows = [[printable(text) for text in row] for row in self.rows]
-        widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-        return "\n".join(
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        )
+        return "\n".join(aligned(TextTable([[printable(text) for text in row] for row in self.rows])))
 
     @property
     def rows(self) -> list[list[str]]:
@@ -447,7 +444,7 @@ def _row(study: Study, cell: Cell, records: Mapping[str, Record]) -> ResultRow |
 
 
 def _tested(study: Study, again: Sequence[Record]) -> tuple[float, ...]:
-    """Scores on test samples of the re-runs; a failure is the worst infinity. Empty where nobody has one."""
+    """Scores on test samples of the re-runs; a failure is the worst infinity. Empty where no arm has one."""
     if not any("test" in record.scores for record in again):
         return ()
     worst = math.inf if study.lower else -math.inf

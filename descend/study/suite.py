@@ -86,7 +86,7 @@ def _study(name: str, fields: Any, common: dict[str, Any]) -> Study:
             "the name of a workload, which is that of its folder, must be of letters, digits, - and _"
         )
     if not isinstance(fields, dict):
-        raise ConfigurationError(f"{fields!r} is no table")
+        raise ConfigurationError(f"{fields!r} is not a table")
     if "arms" in fields:
         raise ConfigurationError("arms are the same on all workloads: give them outside of workloads")
     study = make_study({**common, **cast("dict[str, Any]", fields), "name": f"{common.get('name', 'study')}: {name}"})
@@ -160,7 +160,7 @@ class SuiteScore:
             "part.",
         ]
         if self.nobody:
-            lines.append(f"No arm met the target of {', '.join(self.nobody)}, which count for nobody.")
+            lines.append(f"No arm met the target of {', '.join(self.nobody)}, which count for no arm.")
         return "\n".join(lines) + "\n"
 
 

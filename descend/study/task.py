@@ -1,4 +1,4 @@
-"""What a study trains: a module made anew for each trial, a loss, and samples in memory.
+"""What a study trains: a module created again for each trial, a loss, and samples in memory.
 
 A workload is a function that returns a `Task`, written as `file.py:function` or `module:function`:
 

@@ -60,7 +60,7 @@ def of_prototext(path: Path) -> StudyTask:
     """The model and data of an experiment.
 
     Raises:
-        TextError: the file is no experiment.
+        TextError: the file is not an experiment.
         GraphError: its layers do not fit together.
         ConfigurationError: its weights have optimizers of their own.
         DataError: its data cannot be read.

@@ -163,7 +163,7 @@ def given_back(value: Any) -> Any:
 
 
 def _looks_like_a_hook(name: str) -> bool:
-    """Whether a name is no hook and was meant as one."""
+    """Whether a name is not a hook and was meant as one."""
     if name in _HOOKS or name.startswith("_"):
         return False
     return name.startswith(("before_", "after_", "on_")) or bool(difflib.get_close_matches(name, _HOOKS, cutoff=0.85))
@@ -172,7 +172,7 @@ def _looks_like_a_hook(name: str) -> bool:
 def _takes_one_record(cls: type[Callback], name: str) -> bool:
     hook = vars(cls)[name]
     if not inspect.isfunction(hook):
-        return True  # what somebody has made in another way is called as it is
+        return True  # what was made in another way is called as it is
     try:
         inspect.signature(hook).bind(None, None)
     except TypeError:

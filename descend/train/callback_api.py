@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from descend.data import Batch
     from descend.runtime import Communicator
+    from descend.train.population.runner import Population
     from descend.train.run import Run
 
     HessianProduct = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
@@ -47,7 +48,7 @@ def _count(name: str, value: Any) -> int:
     """
     found: Any = whole(value)
     if type(found) is not int or found < 1:
-        raise ConfigurationError(f"{name} must be an integer above 0 and has become {value!r}: look at what sets it")
+        raise ConfigurationError(f"{name} must be an integer above 0, and was set to {value!r}: see what sets it")
     return found
 
 
@@ -67,6 +68,20 @@ class RunControl:
         self._run = run
         self.collectives, self.files = Collectives(run.communicator), RunFiles(run)
         self.probe = ObjectiveProbe(run)
+        self._population: Population | None = None
+
+    @property
+    def population(self) -> Population:
+        """The trainers that train beside each other, as this process sees them; often a single one."""
+        if self._population is None:
+            from descend.train.population.runner import Population
+
+            self._population = Population.alone(self._run)
+        return self._population
+
+    @population.setter
+    def population(self, population: Population) -> None:
+        self._population = population
 
     # Weights
 

@@ -29,15 +29,18 @@ class RunClock:
 
     def progress(self) -> Progress:
         """What a stopping criterion sees, counted from where the algorithm under way was started."""
-        state = self._run.state
-        since = state.began or ExecutionContext(Mode.TRAIN)
+        run = self._run
+        state, since = run.state, run.state.began or _BEGINNING
         steps = state.epoch_progress.step_seconds if state.epoch_progress else ()
         last_step = steps[-1] if steps else 0.0
         return Progress(
-            step=state.step - since.step,
-            epoch=state.epochs_done - since.epoch,
-            seconds=state.seconds,
-            seconds_this_run=self._run.communicator.now() - self._began_seconds,
-            values=state.values,
-            seconds_to_end=2 * self._run.store.save_seconds + last_step + sum(state.evaluation_seconds.values()),
+            state.step - since.step,
+            state.epochs_done - since.epoch,
+            state.seconds,
+            run.communicator.now() - self._began_seconds,
+            state.values,
+            2 * run.store.save_seconds + last_step + sum(state.evaluation_seconds.values()),
         )
+
+
+_BEGINNING = ExecutionContext(Mode.TRAIN)

@@ -34,7 +34,7 @@ def evaluate(run: Run, mode: Mode) -> dict[str, float]:
         "objective" and each metric by name.
 
     Raises:
-        Stopped: a signal asked for an end; a run that continues evaluates again from the beginning.
+        Stopped: a signal asked it to stop; a run that continues evaluates again from the beginning.
     """
     state, total, seen_by = run.state, run.data[mode].num_samples, run.views.of_run()
     step = state.step

@@ -83,7 +83,7 @@ class RunView:
         passes: Complete epochs so far.
         reason: Why the run ended; None while it runs.
         settings: What the run was set to, as in `run.json`: plain values by name.
-        history: All rows so far, those that callbacks have recorded included; it grows while the run goes on.
+        history: All rows so far, those that callbacks have recorded included; it grows while the run continues.
     """
 
     name: str

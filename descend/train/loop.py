@@ -32,7 +32,7 @@ def train(run: Run, stop: Stop) -> str:
         The reason, a sentence.
 
     Raises:
-        Stopped: a signal asked for an end; the step that was under way is finished.
+        Stopped: a signal asked it to stop; the step that was under way is finished.
         NumericalError: a gradient was not finite. Everything is as it was before that step.
     """
     state, reason = run.state, None
@@ -47,7 +47,7 @@ def train(run: Run, stop: Stop) -> str:
 
 
 def _stop_reason(run: Run, stop: Stop) -> str | None:
-    """Why training ends here, as a callback or the criterion says it; None where it goes on."""
+    """Why training ends here, as a callback or the criterion says it; None where it continues."""
     return run.stop.reason or stop.reason(run.clock.progress())
 
 
@@ -118,7 +118,7 @@ def _steps(run: Run, stop: Stop, progress: EpochProgress) -> str | None:
             context = state.training
             raise DataError(
                 f"epoch {context.epoch} ended after {context.taken:,} samples, before its last mini-batch: the data "
-                "have become fewer since the run began; continue with the same data"
+                "set has shrunk since the run began; continue with the same data"
             )
     return None
 

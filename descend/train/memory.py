@@ -114,7 +114,7 @@ def part_size(wanted: int | None, count: int, unit: int | None) -> int:
 
 
 class HasMemory(Protocol):
-    """What samples go through: a run, or what stands for one.
+    """What samples go through: a run, or a stand-in for one.
 
     Attributes:
         micro_batch_size: Changed where it is adaptive, and stays so.
@@ -167,9 +167,9 @@ def retry_on_oom(
 def _cannot_be_split(size: int, unit: int | None) -> str:
     if unit is None:
         return (
-            f"the mini-batch of {size:,} samples cannot be cut into micro-batches, because a layer works on all of it: "
-            "for batch norm declare the samples that share statistics (batch_norm_group_size=64), or take a smaller "
-            "batch"
+            f"the mini-batch of {size:,} samples cannot be split into micro-batches, because a layer works on all of "
+            "it: for batch norm declare the samples that share statistics (batch_norm_group_size=64), or use a "
+            "smaller batch"
         )
     what = f"one group of batch norm ({unit:,} samples)" if unit > 1 else "one sample"
     return f"{what} goes through at once, and not even that fits into memory"

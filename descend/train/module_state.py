@@ -47,7 +47,7 @@ class ModuleExtraState:
                 flatten(extra)
             except StorageError as error:
                 warn(
-                    f"the extra state of '{name}' ({type(part).__name__}) is not saved, so it begins anew when the run "
+                    f"the extra state of '{name}' ({type(part).__name__}) is not saved, so it starts over when the run "
                     f"is continued: {error}"
                 )
             else:
@@ -63,7 +63,7 @@ class ModuleExtraState:
 
 
 class ReplacedSamples:
-    """Bad samples that others stand for, see `skip_bad`.
+    """Bad samples that are replaced by others, see `skip_bad`.
 
     Args:
         data: By mode.

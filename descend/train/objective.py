@@ -38,7 +38,7 @@ class Ratio(NamedTuple):
 
 
 class Accumulated(NamedTuple):
-    """State of a metric that is no ratio, such as the counts behind an F1 score; it adds up by the names of its parts.
+    """State of a metric that is not a ratio, such as the counts of an F1 score; it adds up by the names of its parts.
 
     Attributes:
         parts: Tensors by "REDUCTION NAME", such as "sum true_positives" or "cat scores". Parts of two micro-batches
@@ -111,7 +111,8 @@ class Totals:
     def add(self, name: str, ratio: Ratio) -> None:
         """Add one ratio to the total called `name`."""
         top, bottom = ratio
-        bottom = bottom.detach() if isinstance(bottom, torch.Tensor) else bottom
+        if isinstance(bottom, torch.Tensor) and bottom.requires_grad:
+            bottom = bottom.detach()
         self._put_by.setdefault(name, []).append((top.detach(), bottom))
 
     def add_losses(self, losses: Losses) -> None:

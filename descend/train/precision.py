@@ -140,7 +140,7 @@ def _check_learning_rates(optimizer: torch.optim.Optimizer) -> None:
         rate = group.get("lr")
         if type(rate) is float and not 0.0 <= rate < math.inf:
             raise ConfigurationError(
-                f"the learning rate of group {number} must be finite and at least 0, and has become {rate!r}: look at "
+                f"the learning rate of group {number} must be finite and at least 0, and was set to {rate!r}: see "
                 "what sets it"
             )
 

@@ -8,10 +8,10 @@ strategy       where parameters live and how ranks communicate; `strategies/`
 transforms     what happens to whole gradients; `transforms/`
 precision      the loss scale
 data           mini-batches by mode
-callbacks      who is called when; `events.py` shows the moments
+callbacks      what is called when; `events.py` shows the moments
 state          where the run stands: the only part that changes throughout
 store          rows, checkpoints and files
-stop           signals, and the wishes of callbacks
+stop           signals, and requests of callbacks
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RunConfig:
         summary_dir: Where TensorBoard's files go, below the run directory.
         resume: Continue the newest good checkpoint of the run directory; without one, begin.
         reset_optimizer: Continue it with an optimizer without state.
-        weights_only: Begin anew with those weights of it that fit.
+        weights_only: Start over with those weights of it that fit.
         say: Prints for the user.
     """
 
@@ -88,7 +88,7 @@ class RunPart(Protocol):
     """A part of a run that a checkpoint keeps; torch's `Stateful` with one question more.
 
     Attributes:
-        resets_with_optimizer: Whether it begins anew, without its state, in a run that is continued with
+        resets_with_optimizer: Whether it starts over, without its state, in a run that is continued with
             `reset_optimizer`.
     """
 
@@ -105,7 +105,7 @@ class RunPart(Protocol):
 
 @dataclass(eq=False)
 class Run:
-    """One model in training on this process; see the head of this file for its parts.
+    """One model in training on this process; see the top of this file for its parts.
 
     Attributes:
         micro_batch_size: Samples that go through the module at once.

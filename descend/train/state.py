@@ -34,7 +34,7 @@ class EpochProgress:
         seconds: Its training time.
         skipped: Steps skipped because a gradient was not finite.
         complete: Whether its last mini-batch is done; its validation may still be to come.
-        reported: Whether it was interrupted and has its rows all the same; they are written again when it goes on.
+        reported: Whether it was interrupted and has its rows all the same; they are written again when it continues.
         reporting: Whether its rows are being written; a run that continues here writes them again, with those of
             callbacks.
         step_seconds: Length of each step since the process began.
@@ -63,7 +63,7 @@ class EpochProgress:
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], communicator: Communicator) -> EpochProgress:
-        """The epoch that `state_dict` described; rank zero goes on with the sums of all ranks."""
+        """The epoch that `state_dict` described; rank zero continues with the sums of all ranks."""
         totals = Totals(state["totals"] if communicator.is_rank_zero else None)
         found = cls(state["samples_before"], state["rows_before"], totals)
         found.skipped, found.complete, found.reported = state["skipped"], state["complete"], state["reported"]

@@ -60,7 +60,7 @@ class RunStore:
         """
 
     def note_restart(self, run: Run, changes: Sequence[str]) -> None:
-        """Note that a run goes on from a checkpoint, and what is set differently now."""
+        """Note that a run continues from a checkpoint, and what is set differently now."""
 
     @contextmanager
     def noting_end(self, run: Run) -> Generator[None]:
@@ -79,7 +79,7 @@ class RunStore:
         """Keep a row of the history as soon as it is known."""
 
     def rewrite(self, run: Run) -> None:
-        """Keep the rows of the history anew, where some were taken back."""
+        """Rewrite the rows of the history, where some were taken back."""
 
     def save(self, run: Run, request: SaveRequest | None = None, final: bool = False) -> Path | None:
         """Write a checkpoint of this moment; returns its folder, None where nothing is kept. All ranks call it."""

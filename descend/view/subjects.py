@@ -51,7 +51,7 @@ class Subject:
         return "-".join(f"{one.st_size:x}.{one.st_mtime_ns:x}" for one in found)
 
     def page(self, live: Live) -> str:
-        """Its page; an error in its files is a page, too, since they may be mended or half written."""
+        """Its page; an error in its files is a page, too, since they may be repaired later, or half written."""
         try:
             if not self.is_study:
                 return run_page(read_run(self.folder), plan_of(self.folder), live=live)

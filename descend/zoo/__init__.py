@@ -3,7 +3,7 @@
 digits(), fashion_mnist(folder=None)    descriptions of readers, for `descend.run` and for a text
 lenet(images), small_lenet(images)      layers from images to class probabilities
 LeNet, AlexNet, MLP, ResNet18, ...      networks as modules: ResNet50(1000)(images) gives logits
-Transformer, BERT, RoBERTa, GPT         the transformer, encoders of texts, and a model that goes on with a text
+Transformer, BERT, RoBERTa, GPT         the transformer, encoders of texts, and a model that continues a text
 TransformerEncoderLayer, ...            what they are made of
 modules                                 what they are built of: descend.modules
 demo_experiment(name)                   a whole run, ready made

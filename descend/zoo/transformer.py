@@ -145,7 +145,7 @@ class TransformerEncoderLayer(_TransformerLayer):
         dropout: Probability that an entry is dropped in training, of attention as well.
         name: `transformerencoderlayer<N>` without one.
         activation: Between the two maps: a kind of layer, or a function of a layer and `name`.
-        norm_first: Whether norms stand in front of attention and maps, and not behind the sums.
+        norm_first: Whether norms come before attention and maps, and not after the sums.
         epsilon: ε of the norms.
         attention_dropout: Probability for attention alone; `dropout` without it.
         inner_dropout: Probability between the two maps; `dropout` without it.

@@ -3,7 +3,7 @@
     python paper.py table1 | table2 | table3 | table4 | figure1 | figure2
 
 Tables are Markdown, figures the numbers behind them as CSV: a schedule at its true height, a part of trials that reach
-a target. Each is computed from records; the command at the head of a study's file runs it anew.
+a target. Each is computed from records; the command at the head of a study's file runs it again.
 """
 
 import argparse

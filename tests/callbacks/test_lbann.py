@@ -3,16 +3,10 @@
 import pytest
 from callback_runs import follow
 
-from descend.callbacks import CheckInit, GPUMemoryUsage, Hang, LocalTournament, SyncLayers
-from descend.errors import Unsupported
+from descend.callbacks import CheckInit, GPUMemoryUsage, Hang, SyncLayers
 
 
 @pytest.mark.parametrize("kind", [Hang, SyncLayers, CheckInit, GPUMemoryUsage])
 def test_what_has_no_effect_says_so_once(kind, capsys):
     follow(kind(), epochs=2)
     assert capsys.readouterr().out.count(f"{kind.__name__} has no effect here: ") == 1
-
-
-def test_the_tournament_within_a_run_is_refused():
-    with pytest.raises(Unsupported, match="tournament between several trainers"):
-        LocalTournament(batch_interval=10, metric="accuracy")

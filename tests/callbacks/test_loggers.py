@@ -84,7 +84,7 @@ def test_a_logger_that_fails_is_one_warning_and_training_goes_on(tmp_path):
         def log(self, values, step):
             raise ConnectionError("no route to host")
 
-    with pytest.warns(UserWarning, match="Lost could not log, training goes on: ConnectionError: no route") as caught:
+    with pytest.warns(UserWarning, match="Lost could not log, training continues: ConnectionError: no route") as caught:
         result = execute(work(Lost()), tmp_path / "run")
     assert result.steps == 24
     assert len([one for one in caught if "could not log" in str(one.message)]) == 1
@@ -131,7 +131,7 @@ def test_a_table_of_a_run_in_parts_is_that_of_one_in_one_go(tmp_path):
 def test_a_file_that_is_no_table_is_not_overwritten(tmp_path):
     other = tmp_path / "other.csv"
     other.write_text("name,price\na,1\n")
-    with pytest.raises(StorageError, match="no table that it wrote"):
+    with pytest.raises(StorageError, match="not a table that it wrote"):
         execute(work(CSVLogger(path=str(other))), tmp_path / "run")
     assert other.read_text() == "name,price\na,1\n"
 

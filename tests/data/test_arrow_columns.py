@@ -86,3 +86,19 @@ def test_structures_and_dictionaries():
     assert flattened(table).to_pydict() == {"s.a": [1], "s.b.c": ["x"], "d": ["k"]}
     with pytest.raises(DataError, match="two columns 'a'"):
         flattened(pa.table([[1], [2]], names=["a", "a"]))
+
+
+def test_views_and_runs_are_plain_columns():
+    """As pandas 3 and polars write text, and Arrow repeated values."""
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([1, 3], pa.int32()), pa.array([1.5, 2.5]))
+    views = pa.array(["a", None, "c"], pa.string_view())
+    lists = pa.array([["a"], ["b", "c"], []], pa.list_(pa.string_view()))
+    table = flattened(pa.table({"runs": runs, "views": views, "lists": lists}))
+    assert table.to_pydict() == {
+        "runs": [1.5, 2.5, 2.5],
+        "views": ["a", None, "c"],
+        "lists": [["a"], ["b", "c"], []],
+    }
+    assert table.column("views").take([2, 0]).to_pylist() == ["c", "a"]
+    with pytest.raises(DataError, match="of the type list_view"):
+        fields([[1]], pa.list_view(pa.int8()))

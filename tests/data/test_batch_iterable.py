@@ -12,7 +12,7 @@ LIST = [(X[i : i + 4], Y[i : i + 4]) for i in (0, 4, 8)]
 
 
 class Again:
-    """An iterable that begins anew each time, of a length that is unknown."""
+    """An iterable that starts over each time, of a length that is unknown."""
 
     def __iter__(self):
         return iter(LIST)

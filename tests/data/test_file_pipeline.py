@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from data.test_files import Lengths
+from data.torch_sets import Own
 from torch import nn
 
 import descend
@@ -103,6 +104,32 @@ def test_every_sample_bad(lengths):
     lengths.write_text("aaa\nbbb\n")
     with pytest.raises(DataError):
         batches(lengths, skip_bad=5)
+
+
+def test_a_reader_of_ones_own_is_read_with_the_same_settings():
+    """In processes, with bad samples replaced, within a time: as data sets of torch are."""
+    whole = batches(Own(), 4)
+    assert [ids for ids, _ in whole] == [ids for ids, _ in batches(Own(), 4, timeout_seconds=60.0)]
+    assert torch.equal(whole[0][1]["x"][:, 0], torch.tensor(whole[0][0]).float() + 1)  # of epoch 1
+    with pytest.raises(DataError, match=r"samples \[.*5.*\] of Own for 'train': OSError: .*Input/output error"):
+        batches(Own(5), 4, timeout_seconds=60.0)
+    with pytest.warns(UserWarning, match="sample 5 of Own for 'train' is replaced by the next one"):
+        found = batches(Own(5), 4, skip_bad=1)
+    assert sorted(i for ids, _ in found for i in ids) == sorted([*(i for i in range(13) if i != 5), 6])
+    with pytest.raises(DataError, match="of Own for 'train' is not read after 1 seconds"):
+        batches(Own(5, "hangs"), 4, timeout_seconds=1)
+
+
+@pytest.mark.slow
+def test_a_reader_of_ones_own_in_other_processes():
+    whole = batches(Own(), 4)
+    for (ids, fields), (other, same) in zip(whole, batches(Own(), 4, workers=2), strict=True):
+        assert ids == other
+        assert torch.equal(fields["x"], same["x"])
+    with pytest.raises(DataError, match=r"descend-loader-\d .*killed by SIGKILL at sample \d+ of Own for 'train'"):
+        batches(Own(5, "killed"), 4, workers=2)
+    with pytest.raises(DataError, match="of Own for 'train' is not read after 2 seconds: it hangs"):
+        batches(Own(5, "hangs"), 4, workers=2, timeout_seconds=2)
 
 
 def fitted(data, **options):

@@ -66,11 +66,26 @@ def test_images_of_another_kind_are_converted_to_the_form():
     np.testing.assert_array_equal(found[0], np.asarray(Image.fromarray(COLOR).convert("L")))
 
 
-def test_scaling_is_pillow_s_bilinear_filter_and_both_sides_are_independent():
-    form = form_of_image(encoded(COLOR), (2, 9), "here")
-    assert (form.size, form.scaled) == ((2, 9), True)
-    expected = np.asarray(Image.fromarray(COLOR).resize((9, 2), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
-    np.testing.assert_array_equal(form.decode(encoded(COLOR)), expected)
+def triangle(old, new):
+    """(new, old) weights of a bilinear filter over all source pixels of an output pixel, each row of sum 1."""
+    stretch = max(old / new, 1.0)
+    centre = (np.arange(new)[:, None] + 0.5) * old / new
+    weights = np.clip(1 - np.abs((np.arange(old) + 0.5 - centre) / stretch), 0, None)
+    return weights / weights.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("size", [(2, 9), (3, 3), (40, 30), (1, 1)])
+def test_scaling_is_the_bilinear_filter_and_both_sides_are_independent(size):
+    form = form_of_image(encoded(COLOR), size, "here")
+    assert (form.size, form.scaled) == (size, True)
+    found = form.decode(encoded(COLOR)).astype(float)
+    down, across = (triangle(old, new) for old, new in zip(COLOR.shape[:2], size, strict=True))
+    truth = np.einsum("ij,jkc,lk->cil", down, COLOR, across)
+    assert np.abs(found - truth).max() <= 1.01  # rounded after each direction, with weights of 16 bits
+    pillow = np.asarray(Image.fromarray(COLOR).resize(size[::-1], Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    assert np.abs(found - pillow).max() <= 1
+    gray = form_of_image(encoded(COLOR[..., 0]), size, "here").decode(encoded(COLOR[..., 0]))
+    np.testing.assert_array_equal(gray[0], found[0])
 
 
 def test_an_image_of_another_size_is_refused_with_the_remedy():
@@ -167,8 +182,9 @@ def test_simplejpeg_gives_the_pixels_of_pillow(monkeypatch):
     for content in jpegs():
         fast = pictures._plain_jpeg(content, None)
         assert np.array_equal(fast.squeeze(), np.asarray(Image.open(io.BytesIO(content))))
-        for mode in ("L", "RGB"):
-            form = ImageForm(mode, LARGE.shape[:2], scaled=False)
+        sizes = [LARGE.shape[:2], (9, 9), (4, 5), (2, 2)]  # whole, a half, a quarter, an eighth
+        for mode, size in itertools.product(("L", "RGB"), sizes):
+            form = ImageForm(mode, size, scaled=size != LARGE.shape[:2])
             with_simplejpeg = form.decode(content)
             with monkeypatch.context() as without:
                 without.setattr(pictures, "_simplejpeg", lambda: None)

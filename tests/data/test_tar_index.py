@@ -115,3 +115,14 @@ def test_an_index_that_took_long_is_kept_for_the_same_file(tmp_path, monkeypatch
     write(path, [("0.a", b"x"), ("1.a", b"yy"), ("2.a", b"z" * 3000)])
     assert len(index_of(path)) == 3
     assert len(list(kept.parent.iterdir())) == 1
+
+
+def test_a_file_that_was_cut_between_two_members_is_found(tmp_path):
+    """All headers and contents are whole; only the end is not there."""
+    path = write(tmp_path / "a.tar", [("1.txt", b"a"), ("2.txt", b"b")])
+    assert len(list(members_of(path))) == 2
+    path.write_bytes(path.read_bytes()[:1024])
+    with pytest.raises(DataError, match=r"a\.tar is truncated: behind its last member .* 'truncate -s \+1024 FILE'"):
+        list(members_of(path))
+    path.write_bytes(path.read_bytes() + bytes(1024))
+    assert [member.name for member in members_of(path)] == ["1.txt"]

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -74,3 +75,25 @@ class Failing(torch.utils.data.Dataset):
             case _:
                 pass
         return x, index % 2
+
+
+class Own:
+    """A reader of one's own, with a sample that fails in one of several ways."""
+
+    role, shuffle = "train", False
+    fields: ClassVar = {"x": None}
+
+    def __init__(self, bad=None, how="raises"):
+        self.bad, self.how = bad, how
+
+    def __len__(self):
+        return 13
+
+    def read(self, indices, epoch=0):
+        if self.bad in indices.tolist():
+            if self.how == "hangs":
+                time.sleep(600)
+            if self.how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise OSError(5, "Input/output error")
+        return {"x": indices.astype(np.float32)[:, None] + epoch}

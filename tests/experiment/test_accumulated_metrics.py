@@ -146,7 +146,7 @@ def test_what_cannot_be_put_together_or_is_no_number_is_refused():
     for name in ("f1", "auroc"):
         with pytest.raises(ConfigurationError, match="targets of one output each must be 0 or 1, got 2"):
             value(name, SCORES[:, 0], CLASSES)
-    with pytest.raises(ConfigurationError, match="no ratio"):
+    with pytest.raises(ConfigurationError, match="not a ratio"):
         build_metrics(["f1"], "cross_entropy")["f1"].ratio(SCORES, [CLASSES], 101)
 
 

@@ -75,7 +75,7 @@ def test_options_that_have_changed_stay_and_the_others_come_back():
     assert (again.optimizer.param_groups[0]["lr"], again.optimizer.param_groups[0]["momentum"]) == (0.1, 0.3)
 
 
-def test_with_reset_optimizer_what_goes_with_it_begins_anew():
+def test_with_reset_optimizer_what_goes_with_it_starts_over():
     first, again = trained(), trained(0)
     first.state.samples_kept, first.state.algorithm = 8, {"kfac": {}}
     restore(saved(first), again, reset_optimizer=True)
@@ -93,7 +93,7 @@ def test_without_reset_optimizer_samples_of_the_window_are_kept():
     assert again.state.samples_kept == 8
 
 
-def test_which_parts_begin_anew_with_the_optimizer_is_said_by_the_parts():
+def test_the_parts_say_which_of_them_start_over_with_the_optimizer():
     found = {name for name, part in trained(0).stateful_parts().items() if part.resets_with_optimizer}
     assert found == {"optimizer", "algorithm", "transforms"}
 
@@ -109,7 +109,7 @@ def test_a_part_that_the_checkpoint_does_not_have_is_named_before_anything_is_ch
     assert not again.optimizer.state
 
 
-def test_a_part_that_begins_anew_needs_no_state():
+def test_a_part_that_starts_over_needs_no_state():
     first, again = trained(), trained(0)
     checkpoint = saved(first)
     del checkpoint.parts["optimizer"]

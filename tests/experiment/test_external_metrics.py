@@ -105,7 +105,7 @@ def test_what_is_not_there_is_named(tmp_path):
     with pytest.raises(ConfigurationError, match=r"metric 'gone': .*gone cannot be started"):
         ExternalMetrics([gone], "t/m")(tmp_path)
     missing = descend.PythonMetric(name="missing", module="nowhere", module_dir=str(tmp_path))
-    with pytest.raises(ConfigurationError, match=r"metric 'missing': there is no Python file .*nowhere.py"):
+    with pytest.raises(ConfigurationError, match=r"metric 'missing': there is not Python file .*nowhere.py"):
         ExternalMetrics([missing], "t/m")
     x = descend.Input(data_field="x")
     model = descend.Model(

@@ -99,7 +99,7 @@ def test_a_metric_that_is_no_mean_over_samples_is_named_once():
 
     metric = build_metrics({"mine": f1}, "cross_entropy")["mine"]
     target = torch.tensor([0, 1, 1, 0])
-    with pytest.warns(UserWarning, match=r"metric 'mine' is no mean .* its value depends on the batch size"):
+    with pytest.warns(UserWarning, match=r"metric 'mine' is not a mean .* its value depends on the batch size"):
         metric.look_at_parts(OUTPUT, [target], 4)
     metric.look_at_parts(OUTPUT, [target], 4)  # warnings are errors in tests
     with pytest.raises(ConfigurationError, match=r"metric 'wide' must return \(numerator, denominator\)"):

@@ -174,7 +174,7 @@ def rows_of_passes(run_dir):
 
 
 def test_a_limit_within_a_pass_that_is_raised_leaves_one_row_for_the_pass(tmp_path):
-    """The pass that was cut short has a row; when it goes on, the whole pass has one in its place."""
+    """The pass that was cut short has a row; when it continues, the whole pass has one in its place."""
     steps = lambda n: {"algorithm": BatchedIterativeOptimizer(num_iterations=n)}  # noqa: E731
     short = execute(work_with(**steps(9)), tmp_path / "parts")
     assert [row["samples"] for row in short.history if row["mode"] == "train"] == [23, 12]

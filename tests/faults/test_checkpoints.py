@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged, foreign, hostile or cannot be written; a directory that is somebody else's."""
+"""Checkpoints that are damaged, foreign, hostile or cannot be written; a directory of another owner."""
 
 import contextlib
 import functools
@@ -180,7 +180,7 @@ def test_another_optimizer_with_an_empty_state(run_dir):
 
 @pytest.mark.parametrize("kind", ["types", "shapes"])
 def test_weights_alone(run_dir, kind):
-    """The run begins anew with what fits; the earlier run lies whole beside it; what does not fit is reported."""
+    """The run starts over with what fits; the earlier run lies whole beside it; what does not fit is reported."""
     saved, before = load_file(run_dir / "checkpoints/step-6/weights.safetensors"), files_of(run_dir)
     if kind == "types":
         result = go_on(run_dir, net(torch.float64), data=(X.double(), Y), weights_only=True, stop=descend.Steps(0))
@@ -389,7 +389,7 @@ def no_pauses(monkeypatch):
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_disk_that_is_full_for_a_while(tmp_path, no_pauses, asynchronous):
-    """Older checkpoints are intact, nothing half-made is left, training goes on with a warning and a counter."""
+    """Older checkpoints are intact, nothing half-made is left, training continues with a warning and a counter."""
     saving = descend.Checkpoint(every_steps=2, asynchronous=asynchronous)
     with pytest.warns(UserWarning, match=r"NO CHECKPOINT of step \d.*File too large") as reported:
         result = fit(big(), run_dir=tmp_path, callbacks=[FullBetween(3, 7), saving], stop=descend.Steps(8))
@@ -457,7 +457,7 @@ def test_logs_that_cannot_be_written_stop_nothing(tmp_path):
                 path.rmdir()
                 (tmp_path / "away").rename(path)
 
-    with pytest.warns(UserWarning, match=r"cannot write .*metrics\.jsonl.*training goes on"):
+    with pytest.warns(UserWarning, match=r"cannot write .*metrics\.jsonl.*training continues"):
         result = fit(run_dir=tmp_path, callbacks=[ReadOnly()], stop=descend.Epochs(5))
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in rows] == [1, 2, 3, 4, 5]
@@ -527,7 +527,7 @@ def second(tmp_path, **settings):
 
 @pytest.mark.slow
 def test_two_processes_in_one_run_directory(tmp_path, owner):
-    """The second one exits with 2 and names the first: host, number, start. The first one goes on.
+    """The second one exits with 2 and names the first: host, number, start. The first one continues.
 
     Once it was killed another process has the directory at once, with nothing to delete.
     """

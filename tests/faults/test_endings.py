@@ -135,7 +135,7 @@ def test_only_the_monotonic_clock_counts(tmp_path, monkeypatch):
 
 
 def test_a_save_within_a_step_counts_the_time_of_that_step(tmp_path, monkeypatch):
-    """Each step takes a second before it is saved; a run that crashes goes on with all of them."""
+    """Each step takes a second before it is saved; a run that crashes continues with all of them."""
     clock = {"now": 0.0}
     monkeypatch.setattr(time, "monotonic", lambda: clock["now"])
 

@@ -281,7 +281,7 @@ def test_the_same_weights_in_two_places(tmp_path):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_weights_that_are_frozen_and_thawed(optimizer):
-    """Frozen: the same bits from that step on, state kept. Thawed: it goes on from there with its own step count."""
+    """Frozen: the same bits from that step on, state kept. Thawed: it continues from there with its own step count."""
 
     class Freeze(descend.Callback):
         def before_step(self, step):

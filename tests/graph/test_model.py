@@ -145,5 +145,5 @@ def test_unknown_keywords_and_wrong_types_are_refused():
         g.Model(1, metric=[])
     with pytest.raises(ConfigurationError, match=r"Model\.epochs is '3'; expected an integer"):
         g.Model("3")
-    with pytest.raises(ConfigurationError, match="'loss' is no term of an objective"):
+    with pytest.raises(ConfigurationError, match="'loss' is not a term of an objective"):
         g.Model(1, objective_function=["loss"])

@@ -84,7 +84,7 @@ def test_terms_of_a_text_know_where_they_stood():
         ),
         (
             lambda: g.ObjectiveFunction([g.Weights(name="w")]),
-            "Weights('w') is no term of an objective; expected a layer, LayerTerm or L2WeightRegularization",
+            "Weights('w') is not a term of an objective; expected a layer, LayerTerm or L2WeightRegularization",
         ),
     ],
 )

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from descend.errors import ConfigurationError
-from descend.launch import Job, flux, local, lsf, mpi, slurm
+from descend.launch import Job, flux, local, lsf, mpi, pjm, slurm
 
 COMMAND = ["python", "-m", "descend", "run", "a b.prototext"]
 
@@ -24,7 +24,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("scheduler", [slurm, lsf, flux, mpi, local])
+@pytest.mark.parametrize("scheduler", [slurm, lsf, flux, pjm, mpi, local])
 def test_every_script_is_a_shell_script_with_the_command_and_its_status(scheduler, folder):
     text = scheduler.script(job(folder, **({"nodes": 1} if scheduler is local else {})))
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
@@ -49,6 +49,7 @@ def test_every_script_is_a_shell_script_with_the_command_and_its_status(schedule
             ],
         ),
         (lsf, ["#BSUB -J lenet", "#BSUB -nnodes 2", "#BSUB -W 1:30", "#BSUB -q pbatch"]),
+        (pjm, ["#PJM -L node=2", "#PJM --mpi proc=8", "#PJM -L elapse=1:30:00", "#PJM -L rscgrp=pbatch"]),
         (flux, ["#flux: --nodes=2", "#flux: --time-limit=90m", "#flux: --queue=pbatch"]),
     ],
 )
@@ -64,14 +65,16 @@ def test_starters_get_the_geometry(folder):
     assert start(slurm).startswith("srun --kill-on-bad-exit=0 --wait=90 --nodes=2 --ntasks=8 --ntasks-per-node=4 ")
     assert start(lsf).startswith("jsrun --nrs 2 --rs_per_host 1 --tasks_per_rs 4 ")
     assert start(flux).startswith("flux run --nodes=2 --ntasks=8 ")
+    assert start(pjm).startswith("mpiexec -n 8 python ")
     assert start(mpi).startswith("mpiexec -n 8 --map-by ppr:4:node -x MASTER_ADDR ")
 
 
 def test_an_allocation_is_distinguished_from_an_installed_client():
     assert slurm.detect({"SLURM_JOB_ID": "1"})
     assert lsf.detect({"LSB_JOBID": "1"})
+    assert pjm.detect({"PJM_JOBID": "1"})
     assert not flux.detect({"FLUX_URI": "local:///run/flux/local"})
-    assert not any(scheduler.detect({"PATH": "/usr/bin"}) for scheduler in (slurm, lsf, flux, mpi))
+    assert not any(scheduler.detect({"PATH": "/usr/bin"}) for scheduler in (slurm, lsf, flux, pjm, mpi))
 
 
 def test_all_that_does_not_fit_is_said_at_once(tmp_path):

@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import descend
+import descend.data
+import descend.models
 import descend.zoo
+from descend.data.transforms import Scale
 
 ROOT = Path(__file__).parents[2]
 DIGITS = Path(descend.zoo.__file__).parent / "digits"
@@ -180,6 +184,29 @@ def test_lenet_of_the_quick_start_learns(tmp_path):
         once_more = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         assert once_more.returncode == 0, once_more.stderr
         assert left_by(folder / "descend_run") == left_by(tmp_path / "work" / "descend_run")
+    ours = own_form(tmp_path)
+    theirs = left_by(tmp_path / "work" / "descend_run")[0]
+    assert [row["accuracy"] for row in ours.history] == [row["accuracy"] for row in theirs]
+
+
+def own_form(folder):
+    """The same network and data by descend's own names."""
+    images, labels = descend.Input(data_field="samples"), descend.Input(data_field="labels")
+    large = descend.Upsample(images, upsample_mode="nearest", num_dims=2, scale_factors_i=4)
+    predictions = descend.Softmax(descend.models.LeNet(10)(large))
+    loss = descend.CrossEntropy(predictions, labels)
+    accuracy = descend.Metric(descend.CategoricalAccuracy(predictions, labels), name="accuracy", unit="%")
+    model = descend.Model(2, [images, labels], objective_function=loss, metrics=[accuracy])
+    scale = Scale(scale=0.0625)
+    files = {"data_filename": "images-idx3-ubyte", "label_filename": "labels-idx1-ubyte"}
+    readers = [
+        descend.data.Reader(name="mnist", role=role, shuffle=True, data_filedir=f"{folder}/", transforms=(scale,),
+                            validation_fraction=fraction, fraction_of_data_to_use=1.0, **files)
+        for role, fraction in (("train", 0.1), ("test", 0.0))
+    ]  # fmt: skip
+    optimizer = descend.SGD(lr=0.05, momentum=0.9)
+    trainer = descend.Trainer(64, random_seed=1)
+    return descend.run(trainer, model, descend.data.DataReader(readers), optimizer, run_dir=folder / "own")
 
 
 def left_by(run_dir):

@@ -53,7 +53,7 @@ def close(got, wanted):
 
 
 def test_an_overwritten_input_is_seen_by_nobody_else():
-    """The layers one by one, each handed to somebody who looks on, give the bits of the layers in place."""
+    """The layers one by one, each shown to a hook, give the bits of the layers in place."""
     seen = {}
 
     def look(name, outputs):
@@ -111,7 +111,7 @@ def test_a_cross_entropy_behind_a_softmax_does_not_look_for_zeros():
         np.testing.assert_allclose(loss.detach()[:, 0], [want, 0], rtol=1e-5, atol=1e-6)
         loss.sum().backward()
         assert z.grad.isfinite().all()
-        assert z.grad[0, 1] == pytest.approx(-1)  # a sample whose own class is clipped goes on learning
+        assert z.grad[0, 1] == pytest.approx(-1)  # a sample whose own class is clipped continues to learn
 
 
 def test_a_cross_entropy_behind_anything_else_does():

@@ -9,7 +9,7 @@ from descend.errors import ConfigurationError
 from tests.zoo.lowered import agree, random
 
 NODES, INTO, OUT = 4, 3, 5
-# Two samples with edges of their own; −1 fills up. Node 3 of the first has none, and an edge may stand twice.
+# Two samples with edges of their own; −1 fills up. Node 3 of the first has none, and an edge may occur twice.
 SOURCES = torch.tensor([[0, 1, 2, 0, 0, -1], [3, 3, 2, 1, 0, 2]], dtype=torch.float64)
 TARGETS = torch.tensor([[1, 0, 1, 2, 2, -1], [2, 1, 3, 3, 0, 2]], dtype=torch.float64)
 

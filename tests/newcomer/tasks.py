@@ -1,4 +1,4 @@
-"""Forty tasks of somebody who has just installed the package, from a version number to a GAN.
+"""Forty tasks of a user who has just installed the package, from a version number to a GAN.
 
 Each is written with nothing but what README.md and docs/*.md say; the docstring names the place. A task runs in an
 empty folder of its own and raises where something is not as the page says. `run.py` beside this file builds the wheel,
@@ -473,7 +473,7 @@ def log_to_a_table_and_tensorboard() -> None:
 
 @task
 def interrupt_and_go_on() -> None:
-    """README and checkpoints.md: Ctrl-C ends a script with 75; the same script goes on to the same bits."""
+    """README and checkpoints.md: Ctrl-C ends a script with 75; the same script continues to the same bits."""
     name = script(
         "import functools, sys, time, torch, descend\n"
         "class Slow(descend.Callback):\n"

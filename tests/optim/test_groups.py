@@ -103,7 +103,7 @@ def test_biases_of_attention_and_of_recurrent_layers_are_biases() -> None:
 
 @pytest.mark.parametrize("key", ["params", "param_names", "reasons"])
 def test_what_split_writes_itself_is_no_option(key: str) -> None:
-    with pytest.raises(RuleError, match=f"split: '{key}' of 'bias' is no option"):
+    with pytest.raises(RuleError, match=f"split: '{key}' of 'bias' is not an option"):
         groups.split(model(), options={"bias": {key: []}})
 
 

@@ -193,7 +193,7 @@ def test_lr_mult_also_holds_under_a_schedule() -> None:
         ({"lr": math.nan}, "lr must be finite"),
         ({"lr": "0.1"}, "lr must be a number"),
         ({"weight_decay": math.inf}, "weight_decay must be finite"),
-        ({"beta1": 1.0}, r"beta1 must lie in \[0, 1\)"),
+        ({"beta1": 1.0}, r"beta1 must be in \[0, 1\)"),
         ({"decay": "decopled"}, "did you mean 'decoupled'"),
         ({"runner": "fats"}, "runner must be one of"),
         ({"on_nonfinite": "skipp"}, "did you mean 'skip'"),

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-import torch.multiprocessing as mp
+from ranks.called import on_ranks
 from torch import nn
 
 import descend.optim
 from descend.errors import RuleError
 from descend.optim import Optimizer
 from descend.optim.rules import ALL_RULES, SOAP, Rule
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 STEPS = 4
 # Each rank draws noise of its own for its part. SOAP's first bases are of one gradient, which is not of full rank:
@@ -37,26 +38,14 @@ def train(model: nn.Module, rule: Rule, samples: slice, divisor: int) -> None:
         optimizer.step()
 
 
-def port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
-def rank(number: int, at: int, kind: str, results: Any) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(at), GLOO_SOCKET_IFNAME="lo")
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=number, world_size=2)
-    for i, rule in enumerate(FIXED):
-        found: list[Any] | str
+def rank(number: int, kind: str) -> list[list[Any] | str]:
+    seen: list[list[Any] | str] = []
+    for rule in FIXED:
         try:
-            found = trained(rule, kind, slice(4 * number, 4 * number + 4))
+            seen.append(trained(rule, kind, slice(4 * number, 4 * number + 4)))
         except RuleError as error:
-            found = str(error)
-        if number == 0:
-            results.put((i, found))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+            seen.append(str(error))
+    return seen
 
 
 def trained(rule: Rule, kind: str, samples: slice) -> list[Any]:
@@ -75,12 +64,8 @@ def trained(rule: Rule, kind: str, samples: slice) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
-def test_every_rule_on_two_ranks_is_the_rule_on_one(kind: str) -> None:
-    results = mp.get_context("spawn").Queue()
-    ranks = mp.spawn(rank, args=(port(), kind, results), nprocs=2, join=False)
-    assert ranks is not None
-    seen = dict(results.get(timeout=120) for _ in FIXED)
-    ranks.join()
+def test_every_rule_on_two_ranks_is_the_rule_on_one(kind: str, tmp_path: Path) -> None:
+    seen, _ = on_ranks(2, rank, tmp_path, kind)
     for i, rule in enumerate(FIXED):
         if kind == "fsdp2" and rule.whole_tensor:
             assert "is distributed over ranks" in seen[i], rule
@@ -137,27 +122,15 @@ def losses(kind: str, library: str, number: int) -> list[float]:
     return [*found, model(weight.expand(1, 4)).sum().item()]
 
 
-def sharing_rank(number: int, at: int, results: Any) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(at), GLOO_SOCKET_IFNAME="lo")
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=number, world_size=2)
-    for kind in SHARED:
-        results.put((kind, number, losses(kind, "descend", number), losses(kind, "torch", number)))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+def sharing_rank(number: int) -> dict[str, tuple[list[float], list[float]]]:
+    return {kind: (losses(kind, "descend", number), losses(kind, "torch", number)) for kind in SHARED}
 
 
 @pytest.mark.slow
-def test_wrappers_that_hold_the_parameters_memory_see_every_update() -> None:
+def test_wrappers_that_hold_the_parameters_memory_see_every_update(tmp_path: Path) -> None:
     """FSDP1 and ZeroRedundancyOptimizer with and without views of one buffer, beside torch's AdamW."""
-    results = mp.get_context("spawn").Queue()
-    ranks = mp.spawn(sharing_rank, args=(port(), results), nprocs=2, join=False)
-    assert ranks is not None
-    seen = {
-        (kind, number): (ours, theirs) for kind, number, ours, theirs in (results.get(timeout=120) for _ in range(10))
-    }
-    ranks.join()
-    for (kind, _), (ours, theirs) in seen.items():
-        assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-6), kind
+    seen = on_ranks(2, sharing_rank, tmp_path)
     for kind in SHARED:
-        assert seen[kind, 0][0][-1] == seen[kind, 1][0][-1], kind  # the ranks agree to the bit
+        for ours, theirs in (of_rank[kind] for of_rank in seen):
+            assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-6), kind
+        assert seen[0][kind][0][-1] == seen[1][kind][0][-1], kind  # the ranks agree to the bit

@@ -321,7 +321,7 @@ def test_the_state_of_every_other_rule_is_refused_with_a_table(name: str) -> Non
 
 
 @every_state
-def test_a_group_that_comes_later_begins_anew(rule: Rule) -> None:
+def test_a_group_that_is_added_later_starts_without_state(rule: Rule) -> None:
     """The weights that come in the middle move as under an optimizer of their own, the others as before."""
     one, other = net(), net()
     ours = Optimizer(one[0].named_parameters(), rule, lr=LR)
@@ -377,8 +377,8 @@ def test_misspelt_keys_twins_and_empty_lists_are_refused(name: str) -> None:
     wrong: list[tuple[Any, str]] = [
         ([{"params": [weight], "weightdecay": 0.0}], r"'weightdecay'; did you mean 'weight_decay'"),
         ([{"params": [weight], "learning_rate": 1.0}], r"no option 'learning_rate'"),
-        ([weight, weight], "stand in two places"),
-        ([{"params": [weight]}, {"params": [weight]}], "stand in two places"),
+        ([weight, weight], "appear twice"),
+        ([{"params": [weight]}, {"params": [weight]}], "appear twice"),
         ([], "list of weights is empty"),
     ]
     for params, words in wrong:
@@ -429,7 +429,7 @@ def test_parametrized_and_tied_weights(rule: Rule) -> None:
     model[2].weight = model[0].weight
     tied = made(rule, model)
     assert [len(group["params"]) for group in tied.param_groups] == [1]
-    with pytest.raises(RuleError, match="stand in two places"):
+    with pytest.raises(RuleError, match="appear twice"):
         Optimizer(list(model.named_parameters(remove_duplicate=False)), rule, lr=LR)
     train(model, tied, range(2))
     assert model[2].weight is model[0].weight

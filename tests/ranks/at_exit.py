@@ -1,4 +1,4 @@
-"""As a script: processes that end right after a collective, in a group that nobody leaves, many times."""
+"""As a script: processes that end right after a collective, in a group that no rank leaves, many times."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ TIMES = 8
 
 def act() -> None:
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    # One core, and gloo's threads only where nobody else wants it: they are behind when the process ends.
+    # One core, and gloo's threads only where no other thread wants it: they are behind when the process ends.
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     for task in Path("/proc/self/task").iterdir():
         os.sched_setaffinity(int(task.name), os.sched_getaffinity(0))

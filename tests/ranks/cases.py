@@ -31,6 +31,7 @@ def data(samples=10, ignored=(1, 2, 3, 7), seed=0):
 SGD = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 # Inverses enlarge the rounding of sums by 1 / damping for each of both factors.
 KFAC = descend.KFAC(damping_act="0.1", damping_err="0.1")
+THREE = descend.GradientAccumulation(3)
 ADAM = descend.Adam(learn_rate=0.01, beta1=0.9, beta2=0.99, eps=1e-8, adamw_weight_decay=0.1)
 
 
@@ -83,7 +84,7 @@ class NotEmpty(nn.Module):
 
 
 class Counting(nn.Module):
-    """A buffer that is no running statistic, and is changed by what a rank sees."""
+    """A buffer that is not a running statistic, and is changed by what a rank sees."""
 
     def __init__(self):
         super().__init__()
@@ -237,6 +238,20 @@ def in_phases(**settings):
     return fit(loss=phases, some=data(11), batch_size=2, valid=data(5, (), 4), **settings)
 
 
+def large(shard_optimizer: bool) -> object:
+    """Enough gradients that ranks of one host share memory."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(3, 190), nn.Tanh(), nn.Linear(190, 190), nn.Tanh(), nn.Linear(190, 3)]
+    return fit(
+        nn.Sequential(*layers).double(),
+        batch_size=7,
+        optimizer=ADAM,
+        clip_global_norm=0.1,
+        shard_optimizer=shard_optimizer,
+        stop=descend.Steps(4),
+    )
+
+
 CASES = {
     "phases": in_phases,
     "phases with a metric and accumulation": lambda: in_phases(
@@ -274,7 +289,7 @@ CASES = {
     "a function of two targets": lambda: fit(
         loss=masked, some=(numbers(0), numbers(1), (numbers(2) > 0.5).double()), targets=2, batch_size=7
     ),
-    "samples that are drawn anew": lambda: fit(some=Noisy(), batch_size=5),
+    "samples that are drawn again": lambda: fit(some=Noisy(), batch_size=5),
     "weights that are frozen and thawed, sharded": lambda: fit(
         callbacks=[Thawing()], batch_size=3, optimizer=ADAM, shard_optimizer=True
     ),
@@ -318,6 +333,23 @@ CASES = {
     ),
     "sharded SGLD": lambda: fit(optimizer=functools.partial(descend.optim.SGLD, lr=0.01), shard_optimizer=True),
     "sharded torch": lambda: fit(shard_optimizer=True, batch_size=7, clip_global_norm=0.1),
+    "several mini-batches of an update": lambda: fit(batch_size=5, optimizer=ADAM, clip_norm=0.05, strategy=THREE),
+    "the same, shared out": lambda: fit(
+        batch_size=5, optimizer=ADAM, clip_norm=0.05, strategy=THREE, shard_optimizer=True
+    ),
+    "skipped, shared out": lambda: fit(
+        some=(data()[0].index_fill(0, torch.tensor([4]), float("nan")), data()[1]),
+        batch_size=3,
+        on_nonfinite="skip",
+        optimizer=ADAM,
+        clip_global_norm=0.1,
+        shard_optimizer=True,
+    ),
+    "large": lambda: large(shard_optimizer=False),
+    "large, shared out": lambda: large(shard_optimizer=True),
+    "unused weights, shared out": lambda: fit(
+        Branches(), batch_size=5, optimizer=ADAM, clip_global_norm=0.2, shard_optimizer=True
+    ),
     "memory runs out on the first rank": lambda: fit(Tight(0), batch_size=10),
     "memory runs out on the second rank": lambda: fit(Tight(1), batch_size=7),
     "micro-batches of other sizes": lambda: fit(Uneven(), batch_size=7, valid=data(9, ())),

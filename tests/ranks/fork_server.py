@@ -1,10 +1,10 @@
-"""Starts ranks of tests as forks of one process that has imported torch, which takes longer than most ranks run.
+"""Starts ranks of tests as forks of one process that has imported what they need, which takes longer than most run.
 
     python fork_server.py FD
 
 FD is a Unix socket. A request is a line of JSON with a script, its arguments, environment and folder, and comes with
 two file descriptors, for the rank's output and errors; the answer is the rank's process number, and once it has ended
-a second one with its exit code. Only libraries are imported here: each rank imports the package itself, runs as
+a second one with its exit code. Libraries and the package are imported here and by no rank; a rank runs its script as
 `__main__` and ends as an interpreter does. All ranks of one server share a hash seed, as ranks of a launcher need not;
 tests/ranks/test_two_ranks.py and those under torchrun start their ranks as processes of their own.
 """
@@ -12,6 +12,8 @@ tests/ranks/test_two_ranks.py and those under torchrun start their ranks as proc
 from __future__ import annotations
 
 import faulthandler
+import gc
+import importlib
 import json
 import os
 import random
@@ -26,9 +28,19 @@ import numpy
 import torch
 import torch.distributed
 
+# What a run imports, at once or in its first step; torch's optimizers come with its compiler.
+NEEDED = (
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "descend.experiment.fit",
+    "descend.experiment.run",
+    "descend.study.running.scheduler",
+    "descend.zoo",
+)
+
 
 def serve(link: socket.socket) -> dict[str, object] | None:
-    """Fork a rank for each request. Returns the request in the fork, and None in the server once nobody asks."""
+    """Fork a rank for each request. Returns the request in the fork, and None in the server once no request comes."""
     ranks: dict[int, int] = {}  # by pidfd: the rank's process
     while True:
         ready, _, _ = select.select([link, *ranks], [], [])
@@ -77,6 +89,10 @@ def become(request: dict[str, object]) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and with them the link
     assert torch.distributed.is_available()
+    for name in NEEDED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a fork's collector leaves alone what is here, and with it the memory that forks share
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a thread would not be there after a fork"
     given = serve(socket.socket(fileno=int(sys.argv[1])))
     if given is not None:

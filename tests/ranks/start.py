@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
+import random
 import select
 import signal
 import socket
@@ -30,9 +32,14 @@ class Ended:
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """One below those that the system gives to connections, and that no other worker of pytest takes."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10
+    first = 10_000 + 2_000 * worker
+    for port in random.SystemRandom().sample(range(first, first + 2_000), 2_000):
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 def surroundings(rank: int, ranks: int, port: int, folder: Path, **more: str) -> dict[str, str]:
@@ -50,9 +57,9 @@ class _ForkServer:
     def __init__(self) -> None:
         self._link, theirs = socket.socketpair()
         command = [sys.executable, str(TESTS / "ranks" / "fork_server.py"), str(theirs.fileno())]
-        self._process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env={**os.environ, "OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL
-        )
+        path = os.pathsep.join([str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
         theirs.close()
         self._text = b""
         self._codes: dict[int, int] = {}
@@ -106,6 +113,14 @@ class Rank:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout: float = 250.0) -> int:
+        self.communicate(timeout)
+        assert self.returncode is not None
+        return self.returncode
+
     def communicate(self, timeout: float = 250.0) -> tuple[str, str]:
         self.returncode = self.server.code(self.pid, timeout)
         if self.returncode is None:
@@ -142,6 +157,20 @@ def begin(
     command = [sys.executable, str(TESTS / "ranks" / script), *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return [subprocess.Popen(command, env=own, cwd=folder, **pipes) for own in there.values()]
+
+
+def begin_alone(code: str, folder: Path, *arguments: str) -> Rank | subprocess.Popen[str]:
+    """Start one process with this code, which knows of no ranks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    script = folder / "script.py"
+    script.write_text(code)
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    if sys.platform == "linux":
+        return _fork_server().fork(script, arguments, environment, folder)
+    command = [sys.executable, str(script), *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=environment, cwd=folder, **pipes)
 
 
 def end(processes: list[Rank] | list[subprocess.Popen[str]], folder: Path, seconds: float = 250.0) -> list[Ended]:

@@ -1,5 +1,6 @@
 """A batch is a batch: weights, history and reason of a run are those of one rank, whatever the number of ranks."""
 
+import functools
 import math
 
 import pytest
@@ -28,10 +29,13 @@ def largest_difference(a, b, path="", floor=1e-3):
     return (0.0 if same else abs(a - b) / max(abs(a), floor)), path
 
 
-def check(ranks, names, folder, tolerance=1e-12):
+alone = functools.cache(outcome)  # what several tests of this process compare with
+
+
+def check(ranks, names, folder, alone=alone, tolerance=1e-12):
     ended = start(ranks, "cases.py", folder, *names)
     assert [rank.code for rank in ended] == [0] * ranks, "\n".join(rank.err for rank in ended)
-    compare([rank.left for rank in ended], names, outcome, tolerance)
+    compare([rank.left for rank in ended], names, alone, tolerance)
 
 
 def compare(ranks, names, alone, tolerance=1e-12):
@@ -43,7 +47,7 @@ def compare(ranks, names, alone, tolerance=1e-12):
         assert difference < tolerance, f"{name}: {difference:.2g} at {place}"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=20)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_any_number_of_ranks_gives_what_one_gives(ranks, tmp_path):
     check(ranks, list(CASES), tmp_path)
@@ -53,7 +57,7 @@ def test_any_number_of_ranks_gives_what_one_gives(ranks, tmp_path):
 def test_a_graph_gives_on_two_ranks_what_it_gives_on_one(tmp_path, monkeypatch):
     (tmp_path / "alone").mkdir()
     monkeypatch.chdir(tmp_path / "alone")
-    check(2, ["a graph"], tmp_path / "two", tolerance=1e-4)
+    check(2, ["a graph"], tmp_path / "two", outcome, tolerance=1e-4)
     rows = [(tmp_path / where / "run" / "metrics.jsonl").read_text().splitlines() for where in ("alone", "two")]
     assert len(rows[0]) == len(rows[1])
 
@@ -62,16 +66,20 @@ def test_a_graph_gives_on_two_ranks_what_it_gives_on_one(tmp_path, monkeypatch):
 def test_inference_on_two_ranks_gives_all_outputs_in_order(tmp_path, monkeypatch):
     (tmp_path / "alone").mkdir()
     monkeypatch.chdir(tmp_path / "alone")
-    check(2, ["inference"], tmp_path / "two", tolerance=1e-4)
+    check(2, ["inference"], tmp_path / "two", outcome, tolerance=1e-4)
 
 
 @pytest.mark.slow
 def test_sharing_out_the_optimizer_changes_no_bit(tmp_path):
-    pairs = [("clipping, Adam and decay", "the same, sharded"), ("LAMB", "sharded LAMB")]
-    ended = start(2, "cases.py", tmp_path, *(name for pair in pairs for name in pair))
-    assert [rank.code for rank in ended] == [0, 0]
-    for whole, sharded in pairs:
-        assert ended[0].left[whole] == ended[0].left[sharded]
+    """Two ranks have one sum, however it is made; in shared memory the order is that of any number of ranks."""
+    large = ("large", "large, shared out")
+    adam = [("clipping, Adam and decay", "the same, sharded"), ("LAMB", "sharded LAMB")]
+    windows = ("several mini-batches of an update", "the same, shared out")
+    for ranks, pairs in ((2, [*adam, windows, large]), (3, [large])):
+        ended = start(ranks, "cases.py", tmp_path, *(name for pair in pairs for name in pair))
+        assert [rank.code for rank in ended] == [0] * ranks, "\n".join(rank.err for rank in ended)
+        for whole, sharded in pairs:
+            assert ended[0].left[whole] == ended[0].left[sharded]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A run directory belongs to the first rank; a signal on any rank ends all at one step, and any number goes on."""
+"""A run directory belongs to the first rank; a signal on any rank ends all at one step; any number of ranks resumes."""
 
 import json
 

@@ -3,9 +3,9 @@
 import sys
 
 import pytest
-from ranks.cases import CASES, outcome
+from ranks.cases import CASES
 from ranks.start import begin, end, start
-from ranks.test_exactness import compare
+from ranks.test_exactness import alone, compare
 
 from descend.launch import cores
 
@@ -16,14 +16,14 @@ def shared(ranks, folder, way, *names):
     ended = start(ranks, "shared.py", folder, way, *names)
     assert [rank.code for rank in ended] == [0] * ranks, "\n".join(rank.err for rank in ended)
     seen = [rank.left.pop("seen") for rank in ended]
-    compare([rank.left for rank in ended], names, outcome)
+    compare([rank.left for rank in ended], names, alone)
     awake = way == "shared" and ranks <= cores()
     assert [bool(counts.get("_spin_wait")) for counts in seen] == [awake] * ranks
     return ended, seen
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.slow(seconds=20)
+@pytest.mark.parametrize("ranks", [2, 3])  # with and without a processor for each, on most machines
 def test_any_number_of_ranks_gives_what_one_gives(ranks, tmp_path):
     _, seen = shared(ranks, tmp_path, "shared", *CASES)
     assert all(counts["add_up"] for counts in seen)

@@ -66,7 +66,7 @@ def test_a_rank_that_does_not_come_is_named(missing, tmp_path):
     ended = end(begin(3, "trials.py", tmp_path, "unmet", missing=(missing,)), tmp_path)
     check_codes(ended, 6)
     for rank in ended:
-        assert f"error: rank {missing} of 3 did not come" in rank.err
+        assert f"error: rank {missing} of 3 did not connect" in rank.err
 
 
 def launched(folder, *words, **more):
@@ -94,7 +94,7 @@ def test_a_launcher_starts_ranks_again_which_go_on_from_their_checkpoint(tmp_pat
     assert [(row["mode"], row["step"]) for row in rows] == [("restart", 4), ("train", 8), ("train", 16)]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 def test_ranks_that_are_started_again_do_not_read_what_those_before_them_left(tmp_path):
     """torchrun by itself keeps its store over restarts, with all words and addresses."""
     options = ["--nproc-per-node=2", "--max-restarts=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]

@@ -61,4 +61,4 @@ def test_momenta_of_all_ranks_are_saved(tmp_path):
     went_on = start(3, "vote.py", tmp_path / "stopped", "0")
     check(went_on)
     assert went_on[0].left["weights"] == whole[0].left["weights"]
-    check(start(2, "vote.py", tmp_path / "stopped", "0"))  # of other ranks the mean goes on
+    check(start(2, "vote.py", tmp_path / "stopped", "0"))  # of other ranks the mean continues

@@ -342,7 +342,7 @@ def test_where_all_are_damaged_nothing_is_taken(tmp_path):
     lines = refusal(newest_checkpoint, tmp_path).splitlines()
     assert len(lines) == 6
     assert lines[0].startswith(f"{tmp_path / 'step-7'} has no readable manifest.json")
-    assert lines[-1] == f"no checkpoint in {tmp_path} can be used; begin anew in another directory"
+    assert lines[-1] == f"no checkpoint in {tmp_path} can be used; start over in another directory"
     assert good_checkpoints(tmp_path) == []
 
 

@@ -129,7 +129,7 @@ def test_a_wait_is_noted_and_an_error_of_torch_within_it_names_it():
         assert (status.waiting, status.waits) == ("an all-reduce", 1)
     assert status.waiting is None
     with (
-        pytest.raises(LostPeer, match="gone while this one waited for a broadcast: Connection closed"),
+        pytest.raises(LostPeer, match="ended while this one waited for a broadcast: Connection closed"),
         status.wait("a broadcast"),
     ):
         raise RuntimeError("Connection closed\nand a stack")

@@ -11,7 +11,7 @@ from descend.runtime.directory_lock import OWNER, DirectoryLock, HeartbeatLock
 
 @pytest.fixture
 def dead_owner(tmp_path):
-    """A folder whose owner was killed: its name is there, and nobody holds the lock on it."""
+    """A folder whose owner was killed: its name is there, and the lock on it is free."""
     lease = DirectoryLock(tmp_path)
     facts = json.loads((tmp_path / OWNER).read_text())
     lease.release()

@@ -65,7 +65,7 @@ def test_all_ranks_meet_under_one_name_that_no_earlier_process_has(environment, 
 def test_ranks_that_do_not_come_are_named(environment, store, monkeypatch):
     monkeypatch.setattr(MODULE, "_RENDEZVOUS_SECONDS", 0.3)
     monkeypatch.setattr(MODULE, "_LINGER_SECONDS", 0.0)
-    with pytest.raises(LostPeer, match=r"rank 1, rank 2 of 3 did not come within 0\.3 seconds"):
+    with pytest.raises(LostPeer, match=r"rank 1, rank 2 of 3 did not connect within 0\.3 seconds"):
         _rendezvous(environment, store)
 
 

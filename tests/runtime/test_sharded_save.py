@@ -1,6 +1,8 @@
 """A save of sharded tensors on a mesh of one rank; `tests/ranks/test_wrapped.py` has several."""
 
 import os
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -119,3 +121,103 @@ def test_a_file_system_without_hard_links_gets_copies(snapshot, tmp_path, monkey
 
     monkeypatch.setattr(os, "link", refused)
     assert read_weights(save(snapshot, tmp_path))["a/b"].equal(X)
+
+
+class OfTwo:
+    """Rank 0 of two; the other one reports `theirs`."""
+
+    rank, world_size = 0, 2
+
+    def __init__(self, theirs):
+        self.theirs, self.sent = theirs, None
+        self.busy = 0
+        self.status = SimpleNamespace(busy=self._busy)
+
+    def _busy(self):
+        self.busy += 1
+        return nullcontext()
+
+    def on_rank_zero(self, act):
+        return act()
+
+    def all_gather_object(self, sent):
+        self.sent = sent
+        return [sent, {"files": {}, "problems": [], "not_finite": None, **self.theirs}]
+
+
+def test_files_of_all_ranks_go_into_the_checkpoint(snapshot, tmp_path):
+    two = OfTwo({"files": {"shards/weights-00001-of-00002.safetensors": {"bytes": 7}}, "not_finite": "b"})
+    shards = stage_shards(snapshot, two, tmp_path).shards
+    assert shards.folder == tmp_path / ".step-4.shards.part"
+    own = {"shards/weights-00000-of-00002.safetensors", "shards/optimizer-00000-of-00002.safetensors"}
+    assert set(two.sent["files"]) == own
+    assert set(shards.files) == own | {"shards/weights-00001-of-00002.safetensors"}
+    assert {path.name for path in shards.folder.iterdir()} == {name.partition("/")[2] for name in own}
+    assert (shards.not_finite, shards.problems) == ("b", [])
+    assert two.busy == 1  # the others have less to write, and wait
+    assert two.sent["not_finite"] is None
+
+
+def test_the_problem_of_another_rank_is_the_problem_of_the_save(snapshot, tmp_path):
+    shards = stage_shards(snapshot, OfTwo({"problems": ["rank 1 has no space"]}), tmp_path).shards
+    assert shards.problems == ["rank 1 has no space"]
+    assert shards.not_finite is None
+
+
+def test_a_folder_that_cannot_be_made_is_the_one_problem_and_nothing_is_written(snapshot, tmp_path):
+    (tmp_path / "file").write_text("")
+    two = OfTwo({})
+    shards = stage_shards(snapshot, two, tmp_path / "file").shards
+    assert shards.problems == [f"cannot make {tmp_path}/file/.step-4.shards.part: Not a directory"]
+    assert (two.busy, two.sent["files"], two.sent["problems"]) == (0, {}, [])
+
+
+def test_what_lies_in_the_folder_of_the_shards_is_removed_and_parents_are_made(snapshot, tmp_path):
+    folder = tmp_path / "deep" / "checkpoints"
+    left = folder / ".step-4.shards.part"
+    stage_shards(snapshot, OfTwo({}), folder)
+    (left / "weights-00001-of-00002.safetensors").write_text("of another attempt")
+    stage_shards(snapshot, OfTwo({}), folder)
+    assert len(list(left.iterdir())) == 2
+
+
+def test_a_shard_that_is_not_trained_may_be_infinite(snapshot, tmp_path):
+    snapshot.weights["a/b"].to_local()[0, 0] = float("inf")
+    assert stage_shards(snapshot, OfTwo({}), tmp_path).shards.not_finite == "a/b"
+    frozen = Snapshot(4, snapshot.weights, {}, {}, trained=frozenset({"whole"}))
+    two = OfTwo({})
+    assert stage_shards(frozen, two, tmp_path).shards.not_finite is None
+    assert set(two.sent["files"]) == {"shards/weights-00000-of-00002.safetensors"}  # no file without tensors
+
+
+def test_state_alone_may_be_sharded(snapshot, tmp_path):
+    alone = Snapshot(4, {"whole": X}, snapshot.optimizer, {}, trained=frozenset({"whole"}))
+    staged = stage_shards(alone, OfTwo({}), tmp_path)
+    assert set(staged.shards.files) == {"shards/optimizer-00000-of-00002.safetensors"}
+    assert list(staged.weights) == ["whole"]
+    assert list(staged.optimizer) == ["optimizer/weights/whole/m"]
+
+
+def attempts(monkeypatch, problems):
+    """Let files have these problems when they are compared, one list an attempt; gives the pauses that are made."""
+    pauses = []
+    monkeypatch.setattr(sharded_save.time, "sleep", pauses.append)
+    monkeypatch.setattr(sharded_save, "file_problems", lambda folder, name, facts: problems.pop(0) if problems else [])
+    return pauses
+
+
+def test_a_file_that_is_not_what_was_written_is_written_again(snapshot, tmp_path, monkeypatch):
+    pauses = attempts(monkeypatch, [["a byte differs"], []])
+    shards = stage_shards(snapshot, OfTwo({}), tmp_path).shards
+    assert shards.problems == []
+    assert pauses == [sharded_save.RETRY_SECONDS[0]]
+    assert len(shards.files) == 2
+
+
+def test_after_four_attempts_the_last_problems_are_reported(snapshot, tmp_path, monkeypatch):
+    pauses = attempts(monkeypatch, [["one"], ["two"], ["three"], ["four", "and five"]])
+    shards = stage_shards(snapshot, OfTwo({}), tmp_path).shards
+    beginning = f"rank 0 cannot write its shards to {shards.folder}: "
+    assert shards.problems == [beginning + "four", beginning + "and five"]
+    assert [pause for pause in pauses if pause] == list(sharded_save.RETRY_SECONDS)
+    assert shards.files == {}

@@ -28,6 +28,10 @@ def test_every_rank_has_the_sum_in_the_order_of_ranks(ranks, count, at_once, see
         expected += one
     for one in some:
         np.testing.assert_array_equal(one.numpy(), expected)
+    owner, some = seed % ranks, [torch.from_numpy(one.copy()) for one in given]
+    shared.reduce_shared(some, owner)
+    for rank, one in enumerate(some):
+        np.testing.assert_array_equal(one.numpy(), expected if rank == owner else given[rank])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files without a name are Linux's")

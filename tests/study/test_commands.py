@@ -122,7 +122,7 @@ def test_a_number_of_steps_that_is_none_is_said_in_one_line(descend, file, wrong
     file.write_text(file.read_text().replace("steps = 10", f"steps = {wrong}"))
     printed = descend("lint", file, code=2)
     assert printed.startswith(f"error: {file}: steps ")
-    assert "expected a whole number" in printed
+    assert "expected an integer" in printed
     assert len(printed.splitlines()) == 1
 
 

@@ -193,7 +193,7 @@ def test_steps_to_a_target_against_the_batch_size():
         ({"steps": 0}, "at least 1"),
         ({"batch_size": [32, 5000]}, r"batch_sizes has 5,000 and there are [\d,]+ samples to train on"),
         ({"target": float("nan")}, "finite"),
-        ({"arms": ["SGD", "SGD"]}, "the arm 'SGD' stands twice"),
+        ({"arms": ["SGD", "SGD"]}, "the arm 'SGD' is given twice"),
         ({"trials": {"SDG": 3}}, "an arm 'SDG' that there is not; did you mean 'SGD'"),
     ],
 )
@@ -217,7 +217,7 @@ def test_what_only_the_workload_shows_is_reported_in_one_pass():
     metric, none, beyond, role = error.value.problems
     assert "did you mean 'accuracy'" in metric
     assert "did you mean 'Adamax'" in none
-    assert beyond.startswith("arms.beyond: SGD: momentum must lie in [0, 1) and is 1.0999999")
+    assert beyond.startswith("arms.beyond: SGD: momentum must be in [0, 1) and is 1.0999999")
     assert "arms.role: 'roles.norm.lr_mult'" in role
 
 
@@ -305,8 +305,8 @@ def test_a_model_that_is_none_and_an_arm_that_is_made_already_are_reported():
     [
         ({"model": lambda: None}, "model returned None; it must be a function that returns a new torch module"),
         ({"model": "mlp"}, "model is 'mlp'; it must be a function"),
-        ({"steps": 6.0}, r"steps is 6\.0; expected a whole number"),
-        ({"batch_size": "20"}, "batch_sizes is '20'; expected a whole number"),
+        ({"steps": 6.0}, r"steps is 6\.0; expected an integer"),
+        ({"batch_size": "20"}, "batch_sizes is '20'; expected an integer"),
         ({"trials": "3"}, None),
         ({"trials": 0}, r"^trials is 0: [^\n]*$"),
         ({"trials": None}, "trials is None"),

@@ -66,7 +66,7 @@ def test_nothing_where_there_is_no_terminal(monkeypatch):
 def test_the_status_of_a_directory(tmp_path):
     with StudyDirectory(tmp_path, STUDY) as directory:
         directory.record(*RECORDS[:3])
-    assert status_of(tmp_path).splitlines() == [
+    assert str(status_of(tmp_path)).splitlines() == [
         "digits: 3 of 4 trials",
         "phases: 1 confirmation, 2 search",
         "ended: 1 diverged, 2 done",
@@ -80,10 +80,10 @@ def test_what_does_not_count_is_reported(tmp_path):
     (file,) = (tmp_path / "records").iterdir()
     whole = file.read_text()
     file.write_text(whole + RECORDS[1].line()[:50])
-    assert f"{file}: the last line has no end" in status_of(tmp_path)
+    assert f"{file}: the last line has no end" in str(status_of(tmp_path))
     stranger = dataclasses.replace(RECORDS[1], trial=dataclasses.replace(RECORDS[1].trial, arm="of another study"))
     file.write_text(f"{whole}{stranger.line()}\n")
-    printed = status_of(tmp_path)
+    printed = str(status_of(tmp_path))
     assert "1 of 4 trials" in printed
     assert "1 more records are of trials that the study does not ask for" in printed
     assert "no end" not in printed

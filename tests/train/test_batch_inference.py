@@ -72,7 +72,7 @@ def test_what_cannot_be_is_refused():
 
 
 def test_test_samples_and_layers_are_enough(tmp_path, monkeypatch):
-    """No objective, no training samples, no label: a text such as somebody applies a trained model with."""
+    """No objective, no training samples, no label: a text that applies a trained model."""
     data = {"samples": samples(10)["samples"]}
     monkeypatch.setattr("descend.experiment.check.open_readers", lambda *_: {"test": ArrayReader(data, "test")})
     x = descend.Input(data_field="samples", name="x")

@@ -75,7 +75,7 @@ def test_a_new_batch_size_is_an_integer_and_the_epoch_is_divided_anew(size):
 @pytest.mark.parametrize("size", [0, -3, 2.5, 5.0, "4", True, None])
 def test_a_batch_size_that_is_none_is_refused(size):
     run = made()
-    with pytest.raises(ConfigurationError, match="batch_size must be an integer above 0 and has become"):
+    with pytest.raises(ConfigurationError, match="batch_size must be an integer above 0, and was set to"):
         run.control.batch_size = size
     assert run.control.batch_size == 4
 

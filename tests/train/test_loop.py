@@ -193,7 +193,7 @@ def test_views_of_an_epoch_count_its_own_samples_and_mini_batches():
 
 
 def test_a_checkpoint_knows_whether_the_epoch_is_being_reported():
-    """A run that is killed during its validation goes on with the validation; after it, with the next epoch."""
+    """A run that is killed during its validation continues with the validation; after it, with the next epoch."""
     seen = []
 
     class Looks(Callback):

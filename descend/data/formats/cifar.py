@@ -91,8 +91,8 @@ def _labels_in(path: Path) -> int:
     fitting = [labels for labels in _LABELS if size and size % (labels + _IMAGE_BYTES) == 0]
     if not fitting:
         raise DataError(
-            f"{path} has {size:,} bytes, which is no multiple of {1 + _IMAGE_BYTES} (CIFAR-10) or {2 + _IMAGE_BYTES} "
-            "(CIFAR-100): it was cut off or is something else"
+            f"{path} has {size:,} bytes, which is not a multiple of {1 + _IMAGE_BYTES} (CIFAR-10) or "
+            f"{2 + _IMAGE_BYTES} (CIFAR-100): it was cut off or is something else"
         )
     for labels in fitting:
         found = np.asarray(_records(path, labels)[:, :labels]).max(axis=0)

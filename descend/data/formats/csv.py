@@ -98,7 +98,7 @@ def is_header(cells: Sequence[str]) -> bool:
 
 
 def _decimal_point(path: Path, separator: str, encoding: str) -> str:
-    """What separates whole numbers from their fractions, judged by the first rows."""
+    """What separates integers from their fractions, judged by the first rows."""
     if separator == ",":
         return "."
     with io.TextIOWrapper(_plain(path), encoding=encoding, errors="replace", newline="") as file:

@@ -1,6 +1,6 @@
 """Rows of HDF5 data sets in any order, without decoding a chunk for each of them.
 
-contiguous    mapped into memory: the numbers lie in the file as they are
+contiguous    mapped into memory: the numbers are in the file as they are
 in chunks     whole chunks are decoded and kept, at most `HELD_BYTES` in memory and the others in the folder for
               temporary files, so that in random order a chunk is decoded once
 

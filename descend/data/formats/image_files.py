@@ -1,6 +1,6 @@
 """Image files: folders whose names are the classes, and lists of names with labels.
 
-a folder    the field "image", and "label" if the images lie in sub-folders: the folder's place among them by name
+a folder    the field "image", and "label" if the images are in sub-folders: the folder's place among them by name
 a list      a text file whose lines are "PATH LABEL"; paths are relative to the file; the fields "image" and "label"
             (an integer, or text that names a class); without labels on all lines only "image"
 

@@ -45,9 +45,11 @@ class ParquetFiles:
     def __init__(self, paths: Sequence[Path]) -> None:
         self.chunks: list[Chunk] = []
         self._full: set[str] = set()
+        self._footers: dict[Path, Any] = {}  # parsed once: there may be thousands of row groups
         schema = None
         for path in paths:
             file = self._open(path)
+            self._footers[path] = file.metadata
             here = empty_table(file.schema_arrow).schema.remove_metadata()
             if schema is not None and not here.equals(schema):
                 raise DataError(f"{path} has other columns than {paths[0]}; files of one reader must have the same")
@@ -67,19 +69,18 @@ class ParquetFiles:
             self._full = full if len(paths) == 1 or path == paths[0] else self._full & full
         self.schema: Any = schema
 
-    @staticmethod
-    def _open(path: Path) -> Any:
+    def _open(self, path: Path) -> Any:
         parquet = library("pyarrow.parquet", "a Parquet file")
         try:
-            return parquet.ParquetFile(path, memory_map=True)
+            return parquet.ParquetFile(path, memory_map=True, metadata=self._footers.get(path))
         except Exception as error:  # pyarrow raises OSError, ValueError and others of its own
             raise DataError(f"{path} is not a Parquet file, or was cut off: {str(error).splitlines()[0]}") from error
 
     def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
         """Some columns of a row group. A file is opened for each, since threads and processes cannot share one."""
         with self._open(chunk.path) as file:
-            tops = [column.name for column in file.schema_arrow]
-            wanted = [top for top in tops if any(name == top or name.startswith(f"{top}.") for name in columns)]
+            tops = set(file.schema_arrow.names)
+            wanted = list(dict.fromkeys(top for name in columns for top in _prefixes(name) if top in tops))
             table = flattened(file.read_row_group(chunk.index, columns=wanted, use_threads=True))
         if table.num_rows != chunk.rows:
             raise ValueError(f"the row group has {table.num_rows:,} rows and promises {chunk.rows:,}")
@@ -88,6 +89,12 @@ class ParquetFiles:
     def without_nulls(self, column: str) -> bool:
         """Whether the statistics in the files say so."""
         return column in self._full
+
+
+def _prefixes(name: str) -> list[str]:
+    """A, A.B and A.B.C of "A.B.C": which of them is the column of the file that has this part."""
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
 def _without_nulls(group: Any) -> set[str]:

@@ -17,17 +17,19 @@ import hmac
 import os
 import pickle
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from descend.data.formats.python_module import ONE_AT_A_TIME, RowFiller, require_code, shape_of
+from descend.data.formats.python_module import RowFiller, require_code, shape_of
+from descend.data.formats.python_processes import SampleTaker
 from descend.data.reader_protocol import Field, Format
 from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -49,13 +51,12 @@ class PickledSamples:
         if settings is None or not settings.dataset_path:
             raise ConfigurationError("needs python_dataset { dataset_path: ... } that says where the data set is")
         self._path = Path(settings.dataset_path)
-        data = _signed(self._path)
         folder = str(Path(settings.module_dir).absolute()) if settings.module_dir else str(Path.cwd())
-        sys.path[:0] = [folder] if folder not in sys.path else []
+        data = _signed(self._path)
         try:
-            self._dataset: Any = pickle.loads(data)
-            self._count = len(self._dataset)
-            dims = self._dataset.get_sample_dims()
+            dataset = _loaded(data, folder)
+            self._count = len(dataset)
+            dims = dataset.get_sample_dims()
         except Exception as error:  # code of the user, which may raise anything
             raise DataError(
                 f"the data set in {self._path} cannot be used: {type(error).__name__}: {error}; its module is looked "
@@ -70,6 +71,10 @@ class PickledSamples:
             raise DataError(f"the data set in {self._path} has no dimensions of sample, which every sample needs")
         self.fields: Mapping[str, Field] = {name: Field(shape, np.dtype(np.float32)) for name, shape in shapes.items()}
         self._filler = RowFiller(str(self._path))
+        own = {name: one for one, name in _FIELDS.items() if name in shapes}
+        workers = settings.workers
+        source = partial(_source, self._path, folder, own) if workers > 1 else partial(_taker, dataset, own)
+        self._samples = SampleTaker(source, workers, str(self._path))
 
     def __len__(self) -> int:
         return self._count
@@ -83,16 +88,29 @@ class PickledSamples:
         rows = {
             name: np.zeros((len(samples), *field.shape), np.float32) for name, field in self.fields.items()
         }  # a shorter sample leaves zeros
-        for place, number in enumerate(samples.tolist()):
-            try:
-                with ONE_AT_A_TIME:
-                    sample = self._dataset[number]
-                given = {name: getattr(sample, own) for own, name in _FIELDS.items() if name in rows}
-            except Exception as error:  # code of the user, which may raise anything
-                raise DataError(f"{self._path}, sample {number} raises {type(error).__name__}: {error}") from error
+        for place, given in enumerate(self._samples.take(samples)):
             for name, values in given.items():
-                self._filler.fill(rows[name][place], values, number)
+                self._filler.fill(rows[name][place], values, int(samples[place]))
         return dict(rows)
+
+
+def _loaded(data: bytes, folder: str) -> Any:
+    """The object of a signed pickle, whose module is looked for in a folder."""
+    sys.path[:0] = [folder] if folder not in sys.path else []
+    return pickle.loads(data)
+
+
+def _source(path: Path, folder: str, own: Mapping[str, str]) -> Callable[[int], Mapping[str, Any]]:
+    """The function that takes a sample, in a process that has not read the file yet."""
+    return _taker(_loaded(_signed(path), folder), own)
+
+
+def _taker(dataset: Any, own: Mapping[str, str]) -> Callable[[int], Mapping[str, Any]]:
+    def take(number: int) -> Mapping[str, Any]:
+        sample = dataset[number]
+        return {name: getattr(sample, attribute) for name, attribute in own.items()}
+
+    return take
 
 
 def _signed(path: Path) -> bytes:

@@ -14,12 +14,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from descend.data.formats.python_processes import SampleTaker
 from descend.data.reader_protocol import Field, Format
 from descend.errors import ConfigurationError, DataError, warn
 from descend.leniency import Deviation, allowed
@@ -33,10 +34,7 @@ if TYPE_CHECKING:
     from descend.data.description import PythonDataReader, Reader
     from descend.data.reader_protocol import Array
 
-__all__ = ["ONE_AT_A_TIME", "PYTHON", "ModuleSamples", "RowFiller", "imported", "require_code", "shape_of"]
-
-# A user's code is not made for threads, and the readers of two roles may read ahead at the same time.
-ONE_AT_A_TIME = threading.Lock()
+__all__ = ["PYTHON", "ModuleSamples", "RowFiller", "imported", "require_code", "shape_of"]
 
 _FUNCTIONS = ("sample_function", "num_samples_function", "sample_dims_function")
 
@@ -153,7 +151,8 @@ class ModuleSamples:
             raise ConfigurationError([f"python needs {name}" for name in missing])
         self._name = f"module '{settings.module}'"
         self._filler = RowFiller(f"{self._name}, {settings.sample_function}")
-        self._sample, count, dims = _functions(settings)
+        _, count, dims = _functions(settings)
+        self._samples = SampleTaker(partial(_source, settings), settings.workers, self._name)
         self._count = int(_called(count, f"{self._name}, {settings.num_samples_function}"))
         shape = shape_of(
             _called(dims, f"{self._name}, {settings.sample_dims_function}"),
@@ -175,10 +174,15 @@ class ModuleSamples:
             DataError: it raises, or returns something else than numbers of the declared size.
         """
         rows = np.zeros((len(samples), *self._shape), np.float32)
-        for row, sample in zip(rows, samples.tolist(), strict=True):
-            given = _called(lambda sample=sample: self._sample(sample), f"{self._name}, sample {sample}")
-            self._filler.fill(row, given, sample)
+        for row, sample, given in zip(rows, samples.tolist(), self._samples.take(samples), strict=True):
+            self._filler.fill(row, given["samples"], sample)
         return {"samples": rows, "labels": np.zeros((len(samples), 1), np.float32)}
+
+
+def _source(settings: PythonDataReader) -> Callable[[int], Mapping[str, Any]]:
+    """The function that takes a sample."""
+    sample = _functions(settings)[0]
+    return lambda number: {"samples": sample(number)}
 
 
 def _functions(settings: PythonDataReader) -> list[Callable[..., Any]]:
@@ -196,8 +200,7 @@ def _called(function: Callable[[], Any], what: str) -> Any:
         DataError: what it raises, with its type.
     """
     try:
-        with ONE_AT_A_TIME:
-            return function()
+        return function()
     except Exception as error:  # code of the user, which may raise anything
         raise DataError(f"{what} raises {type(error).__name__}: {error}") from error
 

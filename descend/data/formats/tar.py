@@ -7,6 +7,8 @@ ending of a member                      field, called like the ending
 .json                                   a number, text or list; of an object a field json.KEY for each key
 .npy                                    an array
 
+`columns=["jpg;png", "cls"]` takes either of two endings for a field, which is called like the first.
+
 Arrays and lists of different lengths need `length`: they are padded by zeros or cut, and the field NAME_length says how
 long each was, as for tables. Other endings are left out, except for those of pickled objects, which are refused unless
 `columns` chooses others.
@@ -23,6 +25,7 @@ import io
 import json
 import math
 import os
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -62,16 +65,22 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 def _values(ending: str, content: bytes) -> dict[str, Any]:
     """What a member holds, by the names of its fields; images as they are."""
-    kind = ending.rpartition(".")[2]
+    name = _name(ending)
+    kind = name.rpartition(".")[2]
     if kind in _INTEGERS:
-        return {ending: int(content)}
+        return {name: int(content)}
     if kind in _TEXTS:
-        return {ending: content.decode("utf-8")}
+        return {name: content.decode("utf-8")}
     if kind == "npy":
-        return {ending: native(_array(content))}
+        return {name: native(_array(content))}
     if kind == "json":
-        return dict(_parts(ending, json.loads(content)))
-    return {ending: content}
+        return dict(_parts(name, json.loads(content)))
+    return {name: content}
+
+
+def _name(ending: str) -> str:
+    """The field of an ending; of several, such as "jpg;png", the first one."""
+    return ending.partition(";")[0]
 
 
 def _array(content: bytes) -> Array:
@@ -139,6 +148,31 @@ class _Form:
         return array.astype(self.field.dtype)
 
 
+class _OpenFile:
+    """A descriptor of a file, closed with the last reference to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self.descriptor)
+
+
+def _column(shard: ShardIndex, row: int, ending: str) -> int:
+    """Where the index of a shard has a member of a sample, which may have one of several endings; −1: it has none."""
+    for one in ending.split(";"):
+        if one in shard.endings and shard.offsets[row, at := shard.endings.index(one)] >= 0:
+            return at
+    return -1
+
+
+def _instead(shard: ShardIndex, row: int, ending: str) -> str:
+    """What to do where a sample has an image of another kind."""
+    there = [one for one, offset in zip(shard.endings, shard.offsets[row].tolist(), strict=True) if offset >= 0]
+    others = [one for one in there if f".{one.rpartition('.')[2]}" in IMAGE_ENDINGS and one not in ending.split(";")]
+    if f".{_name(ending).rpartition('.')[2]}" not in IMAGE_ENDINGS or not others:
+        return ""
+    return f", it has .{others[0]}; columns=['{ending};{others[0]}', ...] takes either"
+
+
 class TarShards:
     """Samples of tar files; see `FileSource`.
 
@@ -161,7 +195,7 @@ class TarShards:
                     )
         shards = [index_of(path) for path in paths]
         self._shards = Pieces(shards, [len(shard) for shard in shards])
-        self._descriptors: dict[Path, Any] = {}
+        self._descriptors: dict[Path, _OpenFile] = {}
         if not len(self._shards):
             raise DataError(f"{paths[0]} has no samples: no member is called NAME.ENDING")
         first = next(shard for shard in shards if len(shard))
@@ -181,14 +215,14 @@ class TarShards:
         if options.columns is not None:
             if isinstance(options.columns, Mapping):
                 raise ConfigurationError("read: columns of a tar file are a list of endings; rename with fields={...}")
-            if unknown := [one for one in options.columns if one not in there]:
+            if unknown := [one for one in options.columns if not set(one.split(";")) & set(there)]:
                 raise ConfigurationError(
                     f"read: the first sample has no member .{unknown[0]}{nearest(unknown[0], there)}; it has "
                     f"{', '.join(there)}"
                 )
         kept: list[str] = []
         for ending in there if options.columns is None else list(options.columns):
-            kind = ending.rpartition(".")[2]
+            kind = _name(ending).rpartition(".")[2]
             if kind in _PICKLED:
                 others = [one for one in there if one.rpartition(".")[2] not in _PICKLED]
                 raise DataError(
@@ -208,10 +242,10 @@ class TarShards:
         found: dict[str, _Form] = {}
         count = min(_PROBED, len(self))
         for ending in endings:
-            if f".{ending.rpartition('.')[2]}" in IMAGE_ENDINGS:
+            if f".{_name(ending).rpartition('.')[2]}" in IMAGE_ENDINGS:
                 contents = (self._content(sample, ending) for sample in range(len(self)) if self._has(sample, ending))
                 image = form_of_images(contents, options.height_and_width, self.place)
-                found[ending] = _Form(ending, image.field, image)
+                found[_name(ending)] = _Form(ending, image.field, image)
                 continue
             try:
                 of_first = _values(ending, self._content(0, ending))
@@ -260,23 +294,22 @@ class TarShards:
 
     def _has(self, sample: int, ending: str) -> bool:
         shard, row = self._shards.piece_of(sample)
-        return ending in shard.endings and int(shard.offsets[row, shard.endings.index(ending)]) >= 0
+        return _column(shard, row, ending) >= 0
 
     def _content(self, sample: int, ending: str) -> bytes:
         shard, row = self._shards.piece_of(sample)
         return self._member(shard, row, ending)
 
     def _member(self, shard: ShardIndex, row: int, ending: str) -> bytes:
-        at = shard.endings.index(ending) if ending in shard.endings else -1
-        offset = int(shard.offsets[row, at]) if at >= 0 else -1
-        if offset < 0:
-            raise ValueError(f"the sample has no member .{ending}")
+        at = _column(shard, row, ending)
+        if at < 0:
+            raise ValueError(f"the sample has no member .{_name(ending)}{_instead(shard, row, ending)}")
         if shard.path not in self._descriptors:
             if len(self._descriptors) >= _OPEN_FILES:
                 self._descriptors.clear()
-            self._descriptors[shard.path] = shard.path.open("rb", buffering=0)
+            self._descriptors[shard.path] = _OpenFile(shard.path)
         size = int(shard.sizes[row, at])
-        content = os.pread(self._descriptors[shard.path].fileno(), size, offset)
+        content = os.pread(self._descriptors[shard.path].descriptor, size, int(shard.offsets[row, at]))
         if len(content) < size:
             raise ValueError(f"the file ends within the member .{ending}")
         return content
@@ -295,7 +328,13 @@ class TarShards:
         return self._read(np.arange(len(self), dtype=np.int64), {name: self._forms[name]})[name]
 
     def _read(self, samples: NDArray[np.int64], forms: Mapping[str, _Form]) -> dict[str, Array]:
-        rows: dict[str, list[Array]] = {name: [np.empty(0)] * len(samples) for name in forms}
+        rows: dict[str, Any] = {
+            # Text has a width of its own in each sample.
+            name: [np.empty(0)] * len(samples)
+            if form.field.dtype.kind == "U"
+            else np.empty((len(samples), *form.field.shape), form.field.dtype)
+            for name, form in forms.items()
+        }
         contents: list[dict[str, bytes]] = [{} for _ in samples]
         lengths = {name: np.zeros(len(samples), np.int64) for name, form in forms.items() if form.length}
         endings = {form.ending for form in forms.values()}
@@ -317,7 +356,7 @@ class TarShards:
 
         in_threads(decode, len(samples))
         return {
-            **{name: np.stack(some) for name, some in rows.items()},
+            **{name: np.stack(some) if isinstance(some, list) else some for name, some in rows.items()},
             **{name + LENGTH: some for name, some in lengths.items()},
         }
 

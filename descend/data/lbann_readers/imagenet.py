@@ -73,7 +73,7 @@ class ListedImages:
         try:
             return decoded(path)
         except (OSError, ValueError, SyntaxError) as error:
-            raise DataError(f"sample {sample} ({path}) cannot be read: {error}") from error
+            raise DataError(f"{path} cannot be read: {error}") from error
 
 
 def _open_imagenet(reader: Reader, seed: int) -> ListedImages:

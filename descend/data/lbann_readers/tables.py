@@ -105,7 +105,7 @@ def checked_labels(labels: Array, num_labels: int, place: str) -> NDArray[np.int
         place: Where they come from, for errors.
 
     Raises:
-        DataError: one is no integer or out of range.
+        DataError: one is not an integer or out of range.
     """
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -174,8 +174,8 @@ def _open_csv(reader: Reader, seed: int) -> LabelledArrays:
             )
     except (ValueError, OSError, EOFError) as error:
         raise DataError(
-            f"{path} is no table of numbers: {error} (rows are counted from 0 after the {skipped} that skip_rows and "
-            "has_header pass over)"
+            f"{path} is not a table of numbers: {error} (rows are counted from 0 after the {skipped} that skip_rows "
+            "and has_header pass over)"
         ) from error
     if table.size == 0:
         raise DataError(f"{path} has no rows after the {skipped} that skip_rows and has_header pass over")

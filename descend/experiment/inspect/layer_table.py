@@ -6,6 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from descend.display import printable
+from descend.terminal import TextTable, aligned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from descend.experiment.check import Checked
     from descend.graph import Plan, PlannedLayer
 
-__all__ = ["layer_rows", "layer_table"]
+__all__ = ["layer_parts", "layer_rows", "layer_table"]
 
 _BYTES = 4  # of a float32
 _RIGHT_ALIGNED = ("trained", "multiply-adds", "bytes")
@@ -27,17 +28,20 @@ def layer_table(checked: Checked, batch_size: int | None = None) -> str:
         batch_size: If given, adds columns of weights with shapes, multiply-adds per sample and bytes of the outputs of
             this many samples in float32, and their sums. Most outputs are kept in memory for the backward pass.
     """
+    table, *remarks = layer_parts(checked, batch_size)
+    return "\n".join([*aligned(table), *remarks])
+
+
+def layer_parts(checked: Checked, batch_size: int | None = None) -> tuple[TextTable, *tuple[str, ...]]:
+    """The table and the lines under it; see `layer_table`."""
     plan = checked.plan
-    rows = layer_rows(plan, batch_size)
     total = sum(prod(w.shape) for w in plan.weights.values() if w.trainable)
     samples = ", ".join(f"{mode.value} {len(checked.readers[mode.role]):,}" for mode in checked.modes)
-    return "\n".join(
-        [
-            *_aligned(rows),
-            f"{total:,} trainable parameters; samples: {samples}",
-            *_sums(plan, batch_size),
-            *map(printable, (*plan.notes, *checked.warnings)),
-        ]
+    return (
+        TextTable(layer_rows(plan, batch_size), _RIGHT_ALIGNED),
+        f"{total:,} trainable parameters; samples: {samples}",
+        *_sums(plan, batch_size),
+        *map(printable, (*plan.notes, *checked.warnings)),
     )
 
 
@@ -100,13 +104,3 @@ def _sums(plan: Plan, batch_size: int | None) -> list[str]:
         f"{outputs:,} bytes of outputs at a mini-batch of {batch_size:,}, and {weights:,} of weights and gradients; "
         "the optimizer's state comes on top",
     ]
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    right = [name in _RIGHT_ALIGNED for name in rows[0]]
-    lines = [
-        "  ".join(cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(row, widths, right, strict=True))
-        for row in rows
-    ]
-    return [line.rstrip() for line in lines]

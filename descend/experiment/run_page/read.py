@@ -38,7 +38,7 @@ class RunRecord:
         facts: The content of `run.json`.
         rows: Those of `metrics.jsonl`, without restarts; of several trainers those of all, with `trainer`.
         restarts: Steps at which the run was continued.
-        warnings: Lines of `log.txt` that begin with "warning:" and how often each stands there.
+        warnings: Lines of `log.txt` that begin with "warning:" and how often each occurs.
         checkpoints: Names of checkpoints.
         trainers: How many trainers the run has.
         is_active: Whether a process owns the directory.
@@ -55,7 +55,7 @@ class RunRecord:
 
     @property
     def end(self) -> Mapping[str, Any]:
-        """How it ended; empty while it goes on and after a kill."""
+        """How it ended; empty while it continues and after a kill."""
         end = self.facts.get("end")
         return end if isinstance(end, dict) else {}
 
@@ -66,7 +66,7 @@ class RunRecord:
             return "under way"
         code = self.end.get("exit_code")
         if code is None:
-            return "ended without leaving word, as after a kill"
+            return "ended without saying how, as after a kill"
         return {0: "finished", 75: "stopped on request", 130: "interrupted"}.get(code, f"ended with exit code {code}")
 
     @property

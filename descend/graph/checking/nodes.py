@@ -129,7 +129,7 @@ class NodeGraph:
         for kind, reason in (
             (Evaluation, "to be read"),
             (Split, "behind outputs with several takers"),
-            (Dummy, "behind outputs that nobody takes"),
+            (Dummy, "after outputs without a child"),
         ):
             names = sorted(node.layer.name for node in self.inserted if isinstance(node.layer, kind))
             if names:

@@ -276,7 +276,7 @@ class UniformHash(Entrywise):
     """A number in [0, 1) for each entry that is a function of the entry's bytes and looks random. No gradient.
 
     It is the MD5 digest of the bytes of the entry (little end first, in the format of the tensor), of which the first
-    eight bytes as a whole number, little end first, are divided by 2⁶⁴ and rounded down to the format.
+    eight bytes as an integer, little end first, are divided by 2⁶⁴ and rounded down to the format.
 
     Source: RFC 1321; LBANN has it on GPUs alone, and which bytes of the digest it takes is ours.
     """

@@ -98,7 +98,7 @@ __all__ = [
 class Operator(Exported, envelope="Operator"):
     """What all operators have in common: the formats that its inputs and its output are brought to, and a device.
 
-    The device is a wish. Without a format nothing is changed.
+    The device is a hint. Without a format nothing is changed.
     """
 
     message: ClassVar[str]

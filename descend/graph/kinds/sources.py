@@ -1,4 +1,4 @@
-"""Layers without parents: constants, random numbers, weights, and where the sample stands in the mini-batch.
+"""Layers without parents: constants, random numbers, weights, and the position of a sample in the mini-batch.
 
 Random numbers are functions of the run's seed, the step, the layer's name and the sample's position in the whole
 mini-batch, so they are the same however the mini-batch is cut into parts or shared among ranks.

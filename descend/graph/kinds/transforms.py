@@ -60,7 +60,7 @@ class Concatenation(Layer):
 
 
 class Dummy(Entrywise):
-    """Swallows an output that nobody takes. Inserted where it is missing."""
+    """Consumes an output that has no other child. Inserted where it is missing."""
 
     message: ClassVar[str] = "Layer.Dummy"
     num_children: ClassVar[int | None] = 0
@@ -143,7 +143,7 @@ class Pooling(Layer):
         window = self.window()
         if any(pad >= size for pad, size in zip(window.padding, window.size, strict=True)):
             raise GraphError(
-                f"has windows of {shown(window.size)} and padding {shown(window.padding)}, so a window would lie in "
+                f"has windows of {shown(window.size)} and padding {shown(window.padding)}, so a window would be in "
                 "the padding alone; the padding must be smaller"
             )
         check_channels_first(incoming, self.num_dims)
@@ -217,7 +217,9 @@ class Cross_Grid_Sum_Slice(SameShape):  # noqa: N801  # the format's own spellin
         """An equal piece for each child."""
         shape, pieces = self.output_shape(inputs), max(children, 1)
         if shape[0] % pieces:
-            raise GraphError(f"cuts in {pieces} equal pieces, one a child, and {inputs[0]}: {shape[0]} is no multiple")
+            raise GraphError(
+                f"cuts in {pieces} equal pieces, one a child, and {inputs[0]}: {shape[0]} is not a multiple"
+            )
         return ((shape[0] // pieces, *shape[1:]),) * pieces
 
 

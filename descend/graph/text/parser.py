@@ -77,7 +77,7 @@ def most_bytes() -> int:
     """The size that a text may have: MAX_BYTES, or what the variable DESCEND_MAX_TEXT_BYTES says.
 
     Raises:
-        TextError: the variable is no number.
+        TextError: the variable is not a number.
     """
     said = os.environ.get("DESCEND_MAX_TEXT_BYTES", "")
     if said and not said.isdecimal():
@@ -118,7 +118,7 @@ def _decoded(text: str | bytes, file: str) -> str:
 
 
 class _SyntaxProblem(Exception):
-    """What stands here is nothing that can stand here; reading goes on behind it."""
+    """What is here is not allowed here; parsing continues after it."""
 
     def __init__(self, offset: int, problem: str) -> None:
         self.offset = offset
@@ -226,7 +226,7 @@ class _Reader:
             else:
                 self.cursor.position = junk.end()
 
-    # What may stand inside a message
+    # What may be inside a message
 
     def _field(self, frame: _Frame, head: re.Match[str]) -> None:
         name, colon, bracket = head.groups()
@@ -408,7 +408,7 @@ class _Reader:
             raise _Hopeless(offset, f"stopped reading here, after {MAX_PROBLEMS} problems")
 
     def _refuse_repetition(self, frame: _Frame, field: FieldInfo, offset: int) -> None:
-        """A field that is not a list may stand once, and of a oneof only one field may."""
+        """A field that is not a list may occur once, and of a oneof only one field may."""
         if field.repeated:
             return
         key = field.oneof or field.name
@@ -505,7 +505,7 @@ def _top_level_names() -> list[str]:
 
 
 def _text(raw: str, field: FieldInfo) -> str | bytes:
-    """The value of what stands in quotes."""
+    """The value of a quoted string."""
     if field.kind not in ("string", "bytes"):
         raise _ValueProblem(f"a text in quotes, {_shown(raw)}, is not {field.expected}{_without_quotes(raw, field)}")
     if field.kind == "string" and "\\" not in raw:
@@ -516,11 +516,11 @@ def _text(raw: str, field: FieldInfo) -> str | bytes:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise _ValueProblem(f"{_shown(raw)} does not stand for UTF-8 text") from None
+        raise _ValueProblem(f"{_shown(raw)} is not valid UTF-8") from None
 
 
 def _without_quotes(raw: str, field: FieldInfo) -> str:
-    """How to write what stands in quotes, where it is values of the field: older files have lists as one text."""
+    """How to write a quoted string, where it is values of the field: older files have lists as one text."""
     words = raw.split() if field.repeated else [raw]
     try:
         for word in words:
@@ -565,7 +565,7 @@ def _bare(token: str, field: FieldInfo) -> Any:
 
 def _integer(token: str, field: FieldInfo) -> int:
     if _INT.fullmatch(token) is None:
-        raise _ValueProblem(f"'{token}' is not a whole number ({field.kind})")
+        raise _ValueProblem(f"'{token}' is not an integer ({field.kind})")
     value = _decoded_integer(token)
     low, high = RANGES[field.kind]
     if value is None or not low <= value <= high:

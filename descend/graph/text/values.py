@@ -128,7 +128,7 @@ class _Maker:
         name = message.type_url.rpartition("/")[2]
         info = message_info(name) if name else None
         if info is None:
-            self._problem(place, f"an Any holds '{message.type_url}', which is no message of the schema")
+            self._problem(place, f"an Any holds '{message.type_url}', which is not a message of the schema")
             return None
         inner = info.new()
         try:
@@ -245,7 +245,7 @@ def _fill(message: Message, info: MessageInfo, value: Any, fields: dict[str, Any
     for name, entry in fields.items():
         if name not in info.fields:
             raise ConfigurationError(
-                f"{what}.{name} is no field of the message {info.name}{nearest(name, info.fields)}"
+                f"{what}.{name} is not a field of the message {info.name}{nearest(name, info.fields)}"
             )
         if entry is not None:
             set_field(message, what, name, entry)

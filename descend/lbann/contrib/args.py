@@ -45,7 +45,7 @@ def add_scheduler_arguments(parser: argparse.ArgumentParser, default_job_name: s
     parser.add_argument("--partition", type=str, default=None, help="queue", metavar="NAME")
     parser.add_argument("--account", type=str, default=None, help="account that is charged", metavar="NAME")
     parser.add_argument(
-        "--scheduler", type=str, default=None, help="slurm, lsf, flux, openmpi or local", metavar="NAME"
+        "--scheduler", type=str, default=None, help="slurm, lsf, flux, pjm, openmpi or local", metavar="NAME"
     )
     parser.add_argument("--reservation", type=str, default=None, help="name of a reservation", metavar="NAME")
     parser.add_argument("--launcher-args", type=str, default=None, help="more arguments of the launcher")

@@ -168,7 +168,7 @@ class MutationStrategy(Exported):
 
 
 class ExchangeStrategy(Exported):
-    """How a model travels from one trainer to another.
+    """How a model is sent from one trainer to another.
 
     Args:
         strategy: checkpoint_binary, checkpoint_file or sendrecv_weights.
@@ -231,11 +231,11 @@ class MetaLearningStrategy(Exported):
 
 
 class RandomPairwiseExchange(MetaLearningStrategy):
-    """Trainers meet in random pairs; the better model of a pair goes on in both.
+    """Trainers meet in random pairs; the better model of a pair continues in both.
 
     Args:
         metric_strategies: LOWER_IS_BETTER (0) or HIGHER_IS_BETTER (1) for the name of each metric.
-        exchange_strategy: How a model travels.
+        exchange_strategy: How a model is sent.
         mutation_strategy: How the loser's new model is changed.
     """
 

@@ -60,7 +60,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> CommandLi
         name, equals, text = word.removeprefix("--").partition("=")
         if not word.startswith("--") or name not in SPELLINGS:
             near = nearest(name, SPELLINGS)
-            problems.append(f"there is no option '{word}'{near}" if word.startswith("-") else f"'{word}' is no option")
+            problems.append(
+                f"there is no option '{word}'{near}" if word.startswith("-") else f"'{word}' is not an option"
+            )
             continue
         option = OPTIONS[SPELLINGS[name]]
         if not equals:

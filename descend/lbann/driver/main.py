@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from descend import hooks
 from descend.display import printable
 from descend.errors import ConfigurationError
 from descend.exit_codes import main as exit_with_code
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from descend.lbann.driver.command_line import CommandLine
 
-__all__ = ["IMPORT_VARIABLE", "drive", "files_of", "main"]
+__all__ = ["IMPORT_VARIABLE", "drive", "files_of", "let_readers_import_lbann", "main"]
 
 IMPORT_VARIABLE = "DESCEND_LBANN_IMPORT"
 _AS_LBANN = "descend.lbann.as_lbann"
@@ -57,14 +58,15 @@ def drive(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     from descend.lbann.driver.run import run
     from descend.leniency import lenient
 
-    _let_readers_import_lbann(environment)
+    let_readers_import_lbann()
+    hooks.provide("begin_reading_process", lambda: let_readers_import_lbann)
     with lenient():
         run(files, line)
 
 
-def _let_readers_import_lbann(environment: Mapping[str, str]) -> None:
+def let_readers_import_lbann() -> None:
     """Let `import lbann` in modules of readers find this package, where the environment asks for that."""
-    if environment.get(IMPORT_VARIABLE) == "1" and find_spec(_AS_LBANN) is not None:
+    if os.environ.get(IMPORT_VARIABLE) == "1" and find_spec(_AS_LBANN) is not None:
         import_module(_AS_LBANN)
 
 

@@ -21,7 +21,7 @@ class Option(NamedTuple):
         takes: The type of its value; bool for a flag without one.
         help: What it does; "" for one that is accepted and has no effect here.
         also: Another spelling.
-        variable: The environment variable that stands for it where it is not given.
+        variable: The environment variable that is used where it is not given.
     """
 
     name: str
@@ -69,6 +69,13 @@ _DATA = (
     Option("data_reader_fraction", float, "Fraction of the data of every reader that is used."),
     Option("absolute_sample_count", int, "Number of samples of every reader that are used."),
     Option("keep_sample_order", bool, "Keep the order of sample lists."),
+    Option(
+        "num_io_threads",
+        int,
+        "Processes of each Python reader that make samples; 0 and 1 make them in the driver.",
+        "",
+        "LBANN_NUM_IO_THREADS",
+    ),
     Option("vocab", str, "Vocabulary file of the reader smiles."),
     Option("sequence_length", int, "Length of the sequences of the reader smiles.", "seq_len"),
 )
@@ -87,7 +94,7 @@ _ACCEPTED = (
         "trainer_create_two_models", "trainer_enable_subgrid_async_comm", "trainer_enable_topo_aware_subgrid",
     )),
     *(Option(name, int) for name in (
-        "num_io_threads", "max_io_thread_rngs", "rng_seeds_per_trainer_to_display", "smiles_buffer_size",
+        "max_io_thread_rngs", "rng_seeds_per_trainer_to_display", "smiles_buffer_size",
         "trainer_grid_height", "trainer_primary_grid_size", "num-subgrids",
     )),
     *(Option(name, str) for name in ("caliper_config", "data_store_spill")),

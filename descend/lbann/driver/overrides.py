@@ -55,6 +55,8 @@ def _override_reader(reader: Any, line: CommandLine) -> None:
         reader.fraction_of_data_to_use, reader.absolute_sample_count = fraction, 0
     if (count := line.get("absolute_sample_count")) is not None:
         reader.absolute_sample_count, reader.fraction_of_data_to_use = count, 0.0
+    if (workers := line.get("num_io_threads")) is not None and reader.name in ("python", "python_dataset"):
+        getattr(reader, reader.name).workers = workers
     if reader.name == "smiles":
         for option, name in (("vocab", "vocab_filename"), ("sequence_length", "sequence_length")):
             if (value := line.get(option)) is not None:

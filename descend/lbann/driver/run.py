@@ -1,4 +1,4 @@
-"""Carries out the experiment of some files as LBANN's driver does: files lie in the current directory."""
+"""Runs the experiment of some files as LBANN's driver does: files are in the current directory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from descend.errors import warn
 from descend.experiment import Experiment, check_experiment, layer_table
 from descend.experiment.text import experiment_of, read_parts
 from descend.graph import NoOptimizer
+from descend.launch import detect, layout_trainers
 from descend.lbann.driver.overrides import override
 from descend.train import BatchedIterativeOptimizer, Trainer
 
@@ -72,6 +73,7 @@ def run(files: Sequence[str], line: CommandLine) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch is imported
     if (threads := line.get("omp_num_threads")) is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # likewise
+    _show_trainers(line)
     experiment = read_experiment(files, line)
     checked = check_experiment(experiment, experiment.trainer.random_seed or 0)
     if line.get("verbose"):
@@ -84,6 +86,16 @@ def run(files: Sequence[str], line: CommandLine) -> None:
 
     options = RunOptions(free_run_dir(Path.cwd()), procs_per_trainer=line.get("procs_per_trainer"))
     run_experiment(experiment, replace(options, working_dir=Path.cwd()), checked)
+
+
+def _show_trainers(line: CommandLine) -> None:
+    """The lines of LBANN's head from which scripts take the number of trainers."""
+    ranks = detect()
+    layout = layout_trainers(ranks.world_size, procs_per_trainer=line.get("procs_per_trainer"))
+    if ranks.rank == 0:
+        say("Trainer settings")
+        say(f"  Trainers              : {layout.trainers}")
+        say(f"  Processes per trainer : {layout.procs_per_trainer}")
 
 
 def _set_up(experiment: Experiment, checked: Checked) -> None:

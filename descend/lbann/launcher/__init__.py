@@ -124,7 +124,7 @@ def make_batch_script(
         nodes: Number of machines.
         procs_per_node: Processes on each.
         time_limit: Minutes; for the scheduler, and without effect here.
-        scheduler: slurm, lsf, flux, openmpi or local; None for the one in whose allocation this process is.
+        scheduler: slurm, lsf, flux, pjm, openmpi or local; None for the one in whose allocation this process is.
         job_name: Name of the job.
         partition: Queue.
         account: Account that is charged.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError
-from descend.launch import local
+from descend.launch import local, pjm
 from descend.launch.job import clock
 from descend.launcher import SCHEDULERS, run_shown
 from descend.lbann.util.data import dataset_environment
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["BatchScript", "words"]
 
 # How each scheduler writes its directives, and the program that starts the processes.
-_DIRECTIVES = {"slurm": "#SBATCH", "lsf": "#BSUB", "flux": "#flux:"}
+_DIRECTIVES = {"slurm": "#SBATCH", "lsf": "#BSUB", "flux": "#flux:", "pjm": "#PJM"}
 _MEETING = {
     "lsf": "$(jsrun --nrs 1 --tasks_per_rs 1 hostname)",
     "flux": "$(flux run -N 1 -n 1 hostname)",
     "openmpi": "$(hostname)",
+    "pjm": "$(hostname)",
 }
 
 
@@ -42,7 +43,7 @@ class BatchScript:
     """A script that a scheduler or a shell runs.
 
     Args:
-        scheduler: slurm, lsf, flux, openmpi or local.
+        scheduler: slurm, lsf, flux, pjm, openmpi or local.
         work_dir: Folder of the job.
         nodes: Number of machines.
         procs_per_node: Processes on each.
@@ -104,6 +105,7 @@ class BatchScript:
             "slurm": ["srun", f"--nodes={self.nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={each}"],
             "lsf": ["jsrun", f"--nrs {self.nodes}", "--rs_per_host 1", f"--tasks_per_rs {each}", _SPREAD],
             "flux": ["flux run", f"--nodes={self.nodes}", f"--ntasks={ranks}", "--exclusive"],
+            "pjm": pjm.starter(self.nodes, each),
             "openmpi": ["mpiexec", f"-n {ranks}", f"--map-by ppr:{each}:node"],
         }
         if self.launcher is not None:
@@ -161,6 +163,10 @@ class BatchScript:
             letters = {letter: self.options.get(option) for letter, option in short.items()}
             given = {**files, "-nnodes": self.nodes, "-J": name, "-W": limit, **letters}
             return [f"{key} {shlex.quote(str(value))}" for key, value in given.items() if value is not None]
+        elif self.scheduler == "pjm":
+            queue = (self.options.get("partition"), self.options.get("account"))
+            head = pjm.header(self.nodes, self.procs_per_node, self.time_limit, name, *queue)
+            return [*head, f"-o {shlex.quote(str(folder / 'out.log'))}", f"-e {shlex.quote(str(folder / 'err.log'))}"]
         else:
             return []
         return [f"--{key}={shlex.quote(str(value))}" for key, value in named.items() if value is not None]
@@ -215,6 +221,8 @@ class BatchScript:
 
     def _allocation(self) -> list[str]:
         """The command that gets an allocation and runs the script in it."""
+        if self.scheduler == "pjm":
+            return ["pjsub", "--interact", "--sparam", "wait-time=unlimited", str(self.path)]
         files = {"slurm": ("chdir", "output", "error"), "lsf": ("-cwd ", "-o ", "-e "), "flux": ("output", "error")}
         leading = tuple(f"--{name}=" if self.scheduler != "lsf" else name for name in files[self.scheduler])
         options = [word for line in self._header() if not line.startswith(leading) for word in shlex.split(line)]

@@ -260,6 +260,6 @@ def l2_norm2(w: GraphExporter, planned: PlannedLayer, x: str) -> str:
 
 @exports(CategoricalAccuracy)
 def categorical_accuracy(w: GraphExporter, planned: PlannedLayer, prediction: str, label: str) -> str:
-    """Whether the largest entries stand at one place."""
+    """Whether the largest entries are at one place."""
     places = (w("ArgMax", w.flat(one), axis=1, keepdims=1) for one in (prediction, label))
     return w.numbers(w("Equal", *places))

@@ -143,7 +143,7 @@ class _FileImporter:
             self.problems.append(f"node '{name}' ({proto.op_type}){_module_of(proto)} {reason}")
         except DescendError:
             raise
-        except Exception as error:  # importers check what exporters get wrong; what nobody writes ends here
+        except Exception as error:  # importers check what exporters get wrong; what no exporter writes ends here
             self.problems.append(
                 f"node '{name}' ({proto.op_type}){_module_of(proto)} is malformed: {_described(error)}"
             )
@@ -209,7 +209,7 @@ class _FileImporter:
             raise UnsupportedNode("is a sparse constant")
         array = np.asarray(value, np.float32 if name in ("value_float", "value_floats") else None)
         if array.dtype == object:
-            raise UnsupportedNode("has a value that is no array")
+            raise UnsupportedNode("has a value that is not an array")
         return ConstantValue(array)
 
     def _folded(self, proto: onnx.NodeProto, given: list[Value | None]) -> tuple[Value, ...]:
@@ -283,7 +283,7 @@ def _module_of(proto: onnx.NodeProto) -> str:
 
 
 def _needed(outputs: list[Layer], layers: list[Layer]) -> list[Layer]:
-    """The layers that outputs depend on, and all inputs; others, such as a last state that nobody takes, are let go."""
+    """The layers that outputs depend on, and all inputs; others, such as a last state without a reader, are dropped."""
     needed: dict[int, Layer] = {layer.serial: layer for layer in layers if isinstance(layer, Input)}
     waiting = list(outputs)
     while waiting:
@@ -327,7 +327,7 @@ def _described(error: Exception) -> str:
 
 def _opened(path: Path) -> onnx.ModelProto:
     if not path.is_file():
-        raise StorageError(f"{path} is no file")
+        raise StorageError(f"{path} is not a file")
     try:
         proto = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # the library raises errors of Protobuf's own, which differ between its versions

@@ -104,7 +104,7 @@ class GraphExporter:
         return self.array(np.array(value, np.float32))
 
     def ints(self, *values: int) -> str:
-        """A constant list of whole numbers."""
+        """A constant list of integers."""
         return self.array(np.array(values, np.int64))
 
     def reshaped(self, x: str, *shape: int) -> str:
@@ -124,7 +124,7 @@ class GraphExporter:
         return self("Expand", x, self("Concat", self.samples(), self.ints(*shape), axis=0))
 
     def samples(self) -> str:
-        """The number of samples, a list of one whole number."""
+        """The number of samples, a list of one integer."""
         return self("Shape", self.batch, start=0, end=1)
 
     def weights(self, values: Mapping[str, NDArray[Any]]) -> None:

@@ -309,9 +309,9 @@ def _width(group: tuple[int | None, ...]) -> tuple[bool, int]:
 
 
 def _constant(r: GraphImporter, fixed: ConstantValue, groups: Groups) -> ConstantValue:
-    """A constant in the dimensions of the layer that it meets."""
+    """A constant in the dimensions of the layer that it is combined with."""
     if fixed.array.ndim > len(groups):
-        raise UnsupportedNode("has fewer dimensions than a constant that it meets")
+        raise UnsupportedNode("has fewer dimensions than a constant that it is combined with")
     own = (1,) * (len(groups) - fixed.array.ndim) + fixed.array.shape
     if any(size != 1 and len(group) > 1 for size, group in zip(own, groups, strict=True)):
         raise UnsupportedNode("brings together dimensions of samples with others")

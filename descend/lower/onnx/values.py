@@ -34,7 +34,7 @@ __all__ = [
     "text",
 ]
 
-MULTIPLE = -2  # in Sizes: so many times the number of samples; −1 stands there as the file has it
+MULTIPLE = -2  # in Sizes: so many times the number of samples; −1 is kept as the file has it
 _MAX_SIZES = 10_000  # of one list of sizes
 
 Shape = tuple[int, ...]
@@ -170,7 +170,7 @@ class Node:
         """
         perm = self.get("perm", list(range(rank))[::-1])
         if sorted(perm) != list(range(rank)):
-            raise UnsupportedNode(f"has perm {list(perm)}, which is no order of {rank} axes")
+            raise UnsupportedNode(f"has perm {list(perm)}, which is not an order of {rank} axes")
         return perm
 
     def given(self, place: int) -> Value | None:

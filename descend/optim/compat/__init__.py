@@ -100,7 +100,7 @@ def _in_their_words(problem: str, title: str, kwargs: Mapping[str, Any]) -> str:
 
 
 def _shown(value: Any) -> list[str]:
-    """How a value, or each of several, may stand in a message."""
+    """A value, or each of several, as text for a message."""
     parts: list[Any] = [value, *value] if isinstance(value, (list, tuple)) else [value]
     whole = [part for part in parts if isinstance(part, int) and abs(part) < 1e300]  # further than a float goes is inf
     return [*map(repr, parts), *(repr(float(part)) for part in whole)]

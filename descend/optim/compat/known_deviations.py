@@ -17,7 +17,7 @@ class KnownDeviation:
     Attributes:
         library: As `from_library` names it.
         optimizer: The library's name, in lower case.
-        defect: What is wrong there; every word of `words` stands in descriptions of it.
+        defect: What is wrong there; every word of `words` occurs in descriptions of it.
         words: By which a description of the defect is known; none where the whole optimizer is meant.
         instead: What ours does, and why.
     """
@@ -103,6 +103,6 @@ NOT_COPIED: tuple[KnownDeviation, ...] = (
         "lamb",
         "v is not corrected, the ratio is of the uncorrected direction, the weights' norm is limited to 10",
         (),
-        "Refused: it is no published rule; its first step is about 10 times too long.",
+        "Refused: it is not a published rule; its first step is about 10 times too long.",
     ),
 )

@@ -37,7 +37,7 @@ def _no(**given: Any) -> None:
 
 
 def _unmasked(**masks: Any) -> None:
-    """Refuse a mask: who is decayed or scaled is said by groups here."""
+    """Refuse a mask: groups say here what is decayed or scaled."""
     for name, mask in masks.items():
         if mask is not None and mask is not True:
             raise Unsupported(f"optax's {name} is a tree; give groups with weight_decay=0 or scaled=False instead")

@@ -264,7 +264,7 @@ def _factor(title: str, name: str, value: float, *, positive: bool = False) -> f
 def _fresh(title: str, last_epoch: int) -> None:
     if last_epoch != -1:
         raise Unsupported(
-            f"torch's {title} with last_epoch={last_epoch!r} goes on from the rate that it finds in an optimizer; "
+            f"torch's {title} with last_epoch={last_epoch!r} continues from the rate that it finds in an optimizer; "
             f"leave last_epoch out and take schedule.shifted({last_epoch!r} + 1), or begin_at(updates) of the optimizer"
         )
 
@@ -279,7 +279,7 @@ def _multi_step_lr(lr: float, milestones: Sequence[float], gamma: float = 0.1, l
     reached = sorted(int(step) for step in milestones if step >= 0 and step == int(step))  # as torch never sees others
     if len(set(reached)) == len(reached):
         return MultiStep(lr, tuple(reached), gamma)
-    return falling(lr, [(step, gamma) for step in reached])  # one that stands twice acts twice
+    return falling(lr, [(step, gamma) for step in reached])  # one that is given twice acts twice
 
 
 def _constant_lr(lr: float, factor: float = 1 / 3, total_iters: int = 5, last_epoch: int = -1) -> Schedule:

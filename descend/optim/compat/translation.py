@@ -156,7 +156,7 @@ def _is_number(value: Any) -> bool:
         return False
     try:
         return not math.isnan(value)
-    except OverflowError:  # a whole number beyond what a float holds
+    except OverflowError:  # an integer beyond what a float holds
         return False
 
 
@@ -175,7 +175,7 @@ _KINDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
 
 
 def falling(initial: float, falls: Iterable[tuple[int, float]]) -> Schedule:
-    """`initial`, times a factor of its own from each of some steps on; a step may stand there several times."""
+    """`initial`, times a factor of its own from each of some steps on; a step may be listed several times."""
     made: Schedule = Constant(initial)
     for step, factor in sorted(falls):
         initial *= factor
@@ -231,7 +231,7 @@ def build(title: str, params: Iterable[Any], recipe_of: Callable[[Mapping[str, A
         groups.extend(_split(title, recipe, found))
     if problems := default.check(everybody):
         raise RuleError([f"{title}: {problem}" for problem in problems])
-    # The options stand in every group; here they are what a group takes that is added later.
+    # The options are in every group; here they are defaults of a group that is added later.
     optimizer = Optimizer(groups, on_nonfinite=cast("Any", default.on_nonfinite), **default.options())
     _begin(optimizer, default)
     return optimizer

@@ -214,7 +214,7 @@ class KernelCompiler:
         if job not in self.loaded and path not in self.failed and path.exists():
             try:
                 if not _is_ours(path):
-                    raise PermissionError(f"{path} may have been written by somebody else")
+                    raise PermissionError(f"{path} may have been written by another user")
                 self.loaded[job] = job.load()
             except (RuntimeError, OSError) as problem:
                 self._fails(job, f"a compiled kernel cannot be loaded ({problem})")

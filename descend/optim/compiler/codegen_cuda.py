@@ -7,7 +7,7 @@
     stage1     ...
 
 Nothing that a step needs comes from the host but addresses: step counts, rates and constants are numbers on the device.
-So a kernel serves all sizes, rates and steps, no launch waits for the host, and a step can stand in a CUDA graph.
+So a kernel serves all sizes, rates and steps, no launch waits for the host, and a step can be part of a CUDA graph.
 
 Every operation is rounded by itself (no fused multiply-add), as in the eager form. The expressions are those of
 `codegen_cpp`. NVRTC compiles the source; `tests/cuda_on_cpu.h` lets a C++ compiler do it, and a processor run it.

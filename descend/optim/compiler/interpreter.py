@@ -69,7 +69,7 @@ def _filled(value: float) -> Callable[..., NDArray[Any]]:
 
 
 def _where(condition: Any, a: Any, b: Any, *, out: NDArray[Any]) -> NDArray[Any]:
-    # A value that lies in the result itself is overwritten last.
+    # A value that is in the result itself is overwritten last.
     if a is out:
         np.copyto(out, b, where=np.logical_not(condition))
         return out

@@ -112,7 +112,7 @@ def _kernel(text: Trace, news: Mapping[str, int], stage: Mapping[str, int], k: i
         at for at, op in enumerate(text.ops) if op.name in ("norm", "total") and text.ops[op.refs[0]].stage == k
     )
     roots = [*writes.values(), *(text.ops[at].refs[0] for at in sums)]
-    # Down to values that lie in a buffer, and to numbers.
+    # Down to values that are in a buffer, and to numbers.
     below = needed(text.ops, roots, lambda at: at in stored or text.ops[at].kind == "number")
     loads = {
         at: stored.get(at, str(text.ops[at].args[0])) for at in below if at in stored or text.ops[at].name == "input"

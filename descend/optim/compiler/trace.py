@@ -313,7 +313,7 @@ class _Script:
             x = float(x)
         if x is not None and not isinstance(x, (bool, int, float)):
             raise Untraceable(f"it hands {type(x).__name__} to {function}")
-        # torch.clamp takes two tensors or two constants, so its whole numbers become numbers as well.
+        # torch.clamp takes two tensors or two constants, so its integers become numbers as well.
         if lift and (isinstance(x, float) or (function in ("clamp", "clamp_max") and x is not None)):
             self.literals.append(float(x))
             literal = Op("literal", (len(self.literals) - 1,), (), "number", 0)
@@ -416,7 +416,7 @@ def _no_mean(_: Any) -> Any:
 
 
 def _followed(script: _Script, master: Symbol) -> Symbol:
-    """The master, or what somebody wrote into the weights since it was rounded into them."""
+    """The master, or what was written into the weights since it was rounded into them."""
     w = script.input("w", "element")
     same = script.call("operator.eq", (script.cast("narrow", master), w), {})
     return script.call("where", (same, master, script.cast("widen", w)), {})

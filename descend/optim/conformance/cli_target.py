@@ -22,7 +22,7 @@ def load(target: str) -> Any:
     """What `module:Class`, or `module` alone, names. The module is imported, which runs its code.
 
     Returns:
-        A module, or whatever stands there under that name and can be called.
+        A module, or any callable of that name.
 
     Raises:
         RuleError: There is no such module, or no such name in it.

@@ -174,7 +174,7 @@ def _check_built(subject: Candidate) -> None:
             "function that builds it"
         ) from None
     if not isinstance(built, torch.optim.Optimizer):
-        raise RuleError(f"{subject.name} builds a {type(built).__name__}, which is no torch.optim.Optimizer")
+        raise RuleError(f"{subject.name} builds a {type(built).__name__}, which is not a torch.optim.Optimizer")
 
 
 RULE_CHECKS = ("published rule", "published rule with decay", "length of the first step")
@@ -222,6 +222,6 @@ def survey(module: ModuleType) -> Iterator[Report]:
 
 
 def _missing(subject: Candidate) -> list[str]:
-    """Required arguments for which nobody gave a value."""
+    """Required arguments without a value."""
     _weights, *others = [name for name, default in subject.stated.items() if default is inspect.Parameter.empty] or [""]
     return [name for name in others if name != "lr" and name not in subject.args]

@@ -119,7 +119,7 @@ def absent_untouched(subject: Candidate) -> CheckOutcome:
 
 
 def absent_count(subject: Candidate) -> CheckOutcome:
-    """After a step without a gradient a tensor goes on as if that step had not been."""
+    """After a step without a gradient a tensor continues as if that step had not been."""
     if subject.noisy:
         return not_applicable("it draws random numbers")
     with_gap, without = (CandidateRun(subject, subject.weights()) for _ in range(2))

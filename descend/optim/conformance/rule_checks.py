@@ -35,7 +35,7 @@ ANSWERED = 0.2  # how far such an answer is off at least, relative
 
 
 def rates(lr: float) -> list[float]:
-    """Constant, and then half, so that it shows whether the rate stands inside a momentum buffer."""
+    """Constant, and then half, so that it shows whether the rate is inside a momentum buffer."""
     return [lr if t < SHORT else lr / 2 for t in range(STEPS)]
 
 

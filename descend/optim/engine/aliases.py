@@ -1,6 +1,6 @@
-"""Which parameters must stay at their address because somebody else may hold it.
+"""Which parameters must stay at their address because other code may hold it.
 
-An arena moves `p.data` into memory of its own. That is invisible only if nobody else reads or writes the memory that
+An arena moves `p.data` into memory of its own. That is invisible only if no other code reads or writes the memory that
 the parameter leaves: a flat parameter or a bucket of which `p` is a view (FSDP1, ZeroRedundancyOptimizer), a NumPy
 array behind `torch.from_numpy`, a `state_dict()` or a slice `p[:k]` that is still alive, another process, a captured
 CUDA graph. Such a parameter is updated in place. One is moved only if all of this holds:
@@ -9,7 +9,7 @@ CUDA graph. Such a parameter is updated in place. One is moved only if all of th
     or an arena that no longer exists put it where it lies, and that memory has no other user either.
 
 The test reads use counts, which costs microseconds a tensor, once for each layout and never in a step. It cannot see
-an address that somebody wrote down (`p.data_ptr()` given to foreign code): share such memory or use runner="plain".
+an address that was kept elsewhere (`p.data_ptr()` given to foreign code): share such memory or use runner="plain".
 """
 
 from __future__ import annotations

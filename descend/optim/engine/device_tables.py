@@ -25,7 +25,7 @@ class DeviceTables:
         self._device = device
         self.held: dict[str, Tensor] = {}
         self._sent: dict[str, NDArray[Any]] = {}  # what lies there
-        self._spare: dict[str, Tensor] = {}  # pinned memory for a step within a graph, which goes on reading it
+        self._spare: dict[str, Tensor] = {}  # pinned memory for a step within a graph, which continues reading it
         self._kept: list[Tensor] = []
 
     def is_capturing(self) -> bool:
@@ -43,7 +43,7 @@ class DeviceTables:
         elif self._device.type != "cuda":
             self.held[name].copy_(x)
         elif self.is_capturing():
-            # A graph copies anew at each replay, so what it reads is kept and never written again.
+            # A graph copies again at each replay, so what it reads is kept and never written again.
             self._kept.append(self._spare.pop(name).copy_(x))
             self.held[name].copy_(self._kept[-1], non_blocking=True)
         else:

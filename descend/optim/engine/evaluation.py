@@ -122,7 +122,7 @@ class EvaluationMode:
 
     @torch.no_grad()
     def turn_off(self, updates: Iterable[TensorUpdate], title: str) -> None:
-        """Put the training point back. Weights that somebody wrote meanwhile stay, and a warning names them."""
+        """Put the training point back. Weights written meanwhile stay, and a warning names them."""
         written: list[str] = []
         for update in updates:
             trained = self.trained.pop(update.param, None)

@@ -1,4 +1,4 @@
-"""Finding the gradients of many tensors, and that nobody moved anything: by a small library, or by Python.
+"""Finding the gradients of many tensors, and checking that nothing was moved: by a small library, or by Python.
 
 Python takes a microsecond for each tensor, more than a kernel takes to update a small one; the library takes a
 hundredth of that. It is compiled as kernels are, against torch's headers, and serves all rules.

@@ -48,7 +48,7 @@ static int64_t address_of(const c10::TensorImpl* x) {
 
 // Whether a gradient can be read as it lies: of the kind of the weights, and in their order.
 static bool lies_alike(const c10::TensorImpl* g, const c10::TensorImpl* p) {
-  // The keys say on which kind of device a tensor lies, that it is dense, and that it is no subclass.
+  // The keys say on which kind of device a tensor lies, that it is dense, and that it is not a subclass.
   return g->key_set() == p->key_set() && g->dtype() == p->dtype() && g->sizes() == p->sizes() &&
          g->strides() == p->strides();
 }

@@ -49,7 +49,7 @@ class GroupTracker:
         self.settings.forget_schedules()
 
     def follow(self, groups: list[dict[str, Any]], scanner: GradientScanner) -> bool:
-        """Compare the groups with those of the last step, and check and name them anew where they differ.
+        """Compare the groups with those of the last step, and check and name them again where they differ.
 
         Returns:
             Whether they hold the same parameters as at the last step.

@@ -9,7 +9,7 @@ compute it themselves, to the same bit (compiler/noise.h).
     elements j and 16 + j     √(−2 log u) times cosine and sine of an angle (Box and Muller), u from w₀, angle from w₁
     elements 32 + j, 48 + j   the same of w₂ and w₃
 
-Elements are counted row after row, however they lie in memory. All is computed in float32, whose products, sums and
+Elements are counted row after row, whatever their strides. All is computed in float32, whose products, sums and
 roots are the same on every processor, with polynomials for logarithm, sine and cosine that are right to float32's last
 bits; so float64 weights get noise with float32's 24 bits. The largest size of a number is 6.6.
 

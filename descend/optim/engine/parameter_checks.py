@@ -82,7 +82,7 @@ def _described(item: object) -> str:
 
 
 def has_values(groups: Sequence[Mapping[str, Any]], names: Sequence[Sequence[str]], title: str) -> None:
-    """Refuse weights that are a shape alone, which nobody can update.
+    """Refuse weights that are a shape alone, which cannot be updated.
 
     Raises:
         RuleError: Names the first of them.
@@ -97,7 +97,7 @@ def has_values(groups: Sequence[Mapping[str, Any]], names: Sequence[Sequence[str
 
 
 def check(groups: Sequence[Mapping[str, Any]], names: Sequence[Sequence[str]], title: str) -> None:
-    """Refuse tensors that cannot be trained or that stand in two places, all problems at once.
+    """Refuse tensors that cannot be trained or that appear twice, all problems at once.
 
     Raises:
         RuleError: Names every place.
@@ -146,7 +146,7 @@ def _twice(places: Sequence[tuple[Tensor, str, str]]) -> Iterator[str]:
     called: dict[str, str] = {}
     for p, name, place in places:
         if id(p) in first:
-            yield f"the same weights stand in two places, {first[id(p)]} and {place}; keep one"
+            yield f"the same weights appear twice, {first[id(p)]} and {place}; keep one"
         elif name in called:
             yield f"two tensors are called '{name}', {called[name]} and {place}; names must differ"
         first.setdefault(id(p), place)

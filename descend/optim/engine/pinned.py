@@ -50,7 +50,7 @@ def attach(guests: Iterable[PinnedTensor]) -> bool:
     """Give the parts their gradients of this step.
 
     Returns:
-        Whether all lie where they lay; if not, nobody may be updated.
+        Whether all are at the same addresses as before; if not, none may be updated.
     """
     for guest in guests:
         if not guest.is_home():

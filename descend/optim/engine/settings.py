@@ -1,7 +1,7 @@
 """Options of a parameter group: reading, resolving and checking them.
 
 A group is torch's dict. Its keys are the engine's options below, the fields of its rule (`group["beta1"]`), and `rule`
-itself. Everything is read anew at each step, so a scheduler or a user who writes into a group is heard, and a wrong
+itself. Everything is read again at each step, so a scheduler or a user's write into a group takes effect, and a wrong
 value is refused before anything changes.
 """
 
@@ -40,7 +40,7 @@ Schedule = Callable[[int], float]
 
 DECAY_FORMS = ("coupled", "clipped", "decoupled")
 
-# The engine's own options of a group, with the value they have when nobody says otherwise.
+# The engine's own options of a group, with their values unless set.
 OPTIONS: Mapping[str, Any] = {
     "lr": 0.0,
     "weight_decay": 0.0,
@@ -70,7 +70,7 @@ COUNTERS = ("updates", "skipped", "seed")
 # Keys that SAM and schedule-free wrappers put into groups, although they are or resemble options of rules or of torch.
 _OF_WRAPPERS = frozenset({"rho", "sam_eps", "step", "lr_max", "weight_sum", "foreach", "fused", "capturable"})
 
-# Words of other libraries for options: who writes them means the option.
+# Names that other libraries use for an option, and the option.
 _OF_LIBRARIES = frozenset({"learning_rate", "learn_rate", "eta", "wd", "weight_decay_rate", "l2"})
 
 # What says nothing about the update: our schedule, which rules made the group, a label that scripts give it, why its
@@ -119,7 +119,7 @@ def aliases_of(rule: Rule | type[Rule]) -> dict[str, tuple[str, ...]]:
 
 
 def shown(rule: Rule) -> dict[str, Any]:
-    """A rule's constants as they stand in a group, also under torch's names for several of them."""
+    """A rule's constants as they are in a group, also under torch's names for several of them."""
     known = rule_fields(rule)
     return {**known, **{alias: tuple(known[name] for name in names) for alias, names in aliases_of(rule).items()}}
 
@@ -176,7 +176,7 @@ def _differs(value: object, other: object) -> bool:
 
 
 def group_rule(group: Mapping[str, Any], where: str) -> Rule:
-    """The group's rule with the constants that stand in the group, e.g. after `group["beta1"] = 0.8`."""
+    """The group's rule with the constants that are in the group, e.g. after `group["beta1"] = 0.8`."""
     rule = group.get("rule")
     if not isinstance(rule, Rule):
         raise RuleError(f"{where}: rule must be a rule such as Adam() and is {rule!r}")
@@ -210,7 +210,7 @@ def _from_alias(
 
 @functools.cache
 def is_of_others(key: str, rule: type[Rule]) -> bool:
-    """Whether a key of a group is no option, nor like one of its rule, so that somebody else must have put it there.
+    """Whether a key of a group is not an option, nor like one of its rule, so that other code must have put it there.
 
     Wrappers around optimizers keep counts and options of their own in the groups that they share with them: Lookahead
     `counter`, SAM `rho` and `adaptive`, layer-wise rates of timm `lr_scale`.

@@ -142,7 +142,7 @@ def _broken_groups(groups: Any) -> Iterator[str]:
     yield from broken
     if broken:
         return
-    yield from (f"  weights {key!r} stand in two places" for key in _twice(key for g in groups for key in g["params"]))
+    yield from (f"  weights {key!r} appear twice" for key in _twice(key for g in groups for key in g["params"]))
     names = [name for group in groups for name in group.get("param_names", ())]
     yield from (f"  two weights are called {name!r}" for name in _twice(names))
 
@@ -178,7 +178,7 @@ def _broken_entries(entries: Any, groups: Sequence[Mapping[str, Any]]) -> Iterat
         if not isinstance(entry, Mapping):
             yield f"  the state of weights {key!r} must be a dict and is {type(entry).__name__}"
         elif key not in known:
-            yield f"  there is a state of weights {key!r}, which stand in no group"
+            yield f"  there is a state of weights {key!r}, which are in no group"
 
 
 def _is_users_own(key: object, known: Collection[object]) -> bool:
@@ -281,7 +281,7 @@ def load(
     """Check all of a state dict, then copy it.
 
     Groups without names take over the names of a state whose groups all have some, as torch does: what depends on a
-    name (noise) then goes on as in the run that was saved.
+    name (noise) then continues as in the run that was saved.
 
     Returns:
         The training points of a state that was saved after `eval()`.
@@ -299,7 +299,9 @@ def load(
     rows = list(_rows(holder, names, found, groups, chosen, strict))
     if rows:
         raise _table(
-            holder.title, rows, "load a state of the same rule and weights; strict=False starts missing weights anew"
+            holder.title,
+            rows,
+            "load a state of the same rule and weights; strict=False starts missing weights without state",
         )
     for i, called in enumerate(names):
         _check_options(holder, i, called, found, groups)
@@ -338,7 +340,7 @@ def _counter(title: str, groups: Sequence[Mapping[str, Any]], name: str) -> int:
     """One of `COUNTERS`, which every group holds alike."""
     value = groups[0].get(name) if groups else 0
     if isinstance(value, bool) or not isinstance(value, int) or (value < 0 and name != "seed"):
-        raise RuleError(f"{title}: '{name}' of the state dict must be a whole number and is {value!r}")
+        raise RuleError(f"{title}: '{name}' of the state dict must be an integer and is {value!r}")
     return value
 
 

@@ -1,6 +1,6 @@
-"""`Optimizer.state` as torch has it, which notices when somebody puts another value into it.
+"""`Optimizer.state` as torch has it, which notices when a value is replaced.
 
-Weights and state live in arenas, and a step reads the arenas. A user who writes `optimizer.state[p]["m"] = other`, or
+Weights and state are held in arenas, which a step reads. A user who writes `optimizer.state[p]["m"] = other`, or
 `optimizer.state[p] = {...}`, means the next step to start from there.
 """
 
@@ -63,7 +63,7 @@ class State(defaultdict[Tensor, Any]):
 
     def __setitem__(self, p: Any, entry: Any) -> None:
         self.changes.seen = False
-        # torch keeps what a user files under a key that is no tensor, as it is.
+        # torch keeps what a user files under a key that is not a tensor, as it is.
         super().__setitem__(p, StateEntry(entry, self.changes) if isinstance(p, Tensor) else entry)
 
     def update(self, held: Mapping[Any, Any]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # of dict's forms the one that is used

@@ -29,7 +29,7 @@ class StepCounts:
     def __init__(self, count: int) -> None:
         self.values = torch.zeros(count, dtype=torch.float64, device="cpu")
         # The same memory for NumPy: writes through it do not advance torch's version counter, so that the version
-        # changes only when somebody else writes a count.
+        # changes only when a count is written from outside.
         self._numbers = self.values.numpy()
         self.common: int | None = 0
         self._version = version_counter(self.values)

@@ -1,4 +1,4 @@
-"""From what torch holds to one task a tensor: who takes part in this step, with which gradient and which state.
+"""From what torch holds to one task a tensor: which tensors take part in this step, with which gradient and state.
 
 absent gradient   nothing happens to the weights: no moment, no count, no decay
 zero gradient     momentum and decay act as they do for any other value
@@ -199,7 +199,7 @@ def ensure_state(entry: Entry, rule: Rule, p: Tensor, name: str) -> None:
     Where nothing but the count was kept, as under SGD until a scheduler gave it a momentum, the state begins now.
 
     Raises:
-        RuleError: Somebody changed the state: an entry is missing, no tensor, or of another shape.
+        RuleError: The state was changed from outside: an entry is missing, not a tensor, or of another shape.
     """
     wanted = named_entries(template(rule, p))
     if "step" not in entry or (wanted and entry.keys() <= {"step", "master"}):
@@ -212,7 +212,7 @@ def ensure_state(entry: Entry, rule: Rule, p: Tensor, name: str) -> None:
             found = "nothing" if held is None else f"{tuple(held.shape)}" if hasattr(held, "shape") else repr(held)
             raise RuleError(
                 f"the state '{key}' of '{name}' must be a tensor of shape {tuple(like.shape)} and is {found}; an empty "
-                "entry starts it anew"
+                "entry creates it again"
             )
     move_state(entry, rule, p)
 
@@ -252,7 +252,7 @@ class TensorUpdate:
     def weights(self, rows: Indices | None = None) -> Tensor:
         """The weights to update, or some elements of them, in the precision of the state.
 
-        Where somebody wrote into low-precision weights since the last step, the master takes what was written.
+        Where low-precision weights were written since the last step, the master takes the new values.
         """
         p = _rows(local(self.param.detach()), rows)
         master = self.entry.get("master")
@@ -287,7 +287,7 @@ def _memory(x: Tensor) -> int:
 
 
 def _apart(value: Tensor, held: set[int]) -> Tensor:
-    """A new value, copied where it lies in memory that is held."""
+    """A new value, copied in place into memory that is held."""
     return value.clone() if _memory(value) in held else value
 
 
@@ -320,7 +320,7 @@ def tasks_of(
     state: Mapping[Tensor, Entry],
     without: Collection[int] = (),
 ) -> list[TensorUpdate]:
-    """Everybody who has a gradient and is not frozen, in the order of the groups.
+    """Every parameter that has a gradient and is not frozen, in the order of the groups.
 
     Args:
         groups: Torch's groups.

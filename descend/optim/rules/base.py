@@ -66,7 +66,7 @@ __all__ = [
     "quotient",
 ]
 
-MEANS = ("row_mean", "column_mean")  # who asks for one is given whole tensors
+MEANS = ("row_mean", "column_mean")  # a rule that asks for one is given whole tensors
 PROVIDED = ("g", "p", "s", "t", "lr", "decay", "scaled", "norm", "total", "size", *MEANS, "noise")
 
 
@@ -125,7 +125,7 @@ def _each(rule: Rule, names: tuple[str, ...]) -> list[tuple[str, float]]:
             )
         try:
             found.append((name, float(value)))
-        except OverflowError:  # a whole number beyond what a float holds
+        except OverflowError:  # an integer beyond what a float holds
             found.append((name, math.copysign(math.inf, value)))
     return found
 
@@ -138,10 +138,10 @@ def check_finite(rule: Rule, *names: str) -> None:
 
 
 def check_fraction(rule: Rule, *names: str) -> None:
-    """Raise RuleError unless each named field lies in [0, 1)."""
+    """Raise RuleError unless each named field is in [0, 1)."""
     for name, value in _each(rule, names):
         if not 0.0 <= value < 1.0:
-            raise RuleError(f"{type(rule).__name__}: {name} must lie in [0, 1) and is {value!r}")
+            raise RuleError(f"{type(rule).__name__}: {name} must be in [0, 1) and is {value!r}")
 
 
 def check_nonnegative(rule: Rule, *names: str) -> None:
@@ -159,7 +159,7 @@ def check_positive(rule: Rule, *names: str) -> None:
 
 
 def check_count(rule: Rule, name: str, what: str) -> None:
-    """Raise RuleError unless the named field is a whole number of at least 1. `what` says what it counts."""
+    """Raise RuleError unless the named field is an integer of at least 1. `what` says what it counts."""
     ((_, value),) = _each(rule, (name,))
     if not (math.isfinite(value) and value >= 1 and value == int(value)):
         raise RuleError(f"{type(rule).__name__}: {name} counts {what}, at least 1, and is {getattr(rule, name)!r}")
@@ -179,7 +179,7 @@ def quotient(a: Tensor, b: Tensor, eps: float = 0.0) -> Tensor:
     Args:
         a: Numerator.
         b: Denominator, shaped like a.
-        eps: What already stands in b. Above 0 it keeps b from 0, and this is an ordinary division.
+        eps: What is already in b. Above 0 it keeps b from 0, and this is an ordinary division.
     """
     if eps > 0:
         return a / b

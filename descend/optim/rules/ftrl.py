@@ -14,7 +14,7 @@ Source: McMahan et al. 2013, Algorithm 1, https://research.google/pubs/pub41159/
 | MXNet `Ftrl` | none |
 | TensorFlow | a power of n other than ½, and a shrinkage; not had |
 
-The weight is made anew from z and n: where no gradient has come yet it becomes 0, and the first weights fade.
+The weight is recomputed from z and n: where no gradient has come yet it becomes 0, and the first weights fade.
 """
 
 from __future__ import annotations

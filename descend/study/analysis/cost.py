@@ -20,7 +20,7 @@ class Spent:
         steps: Updates of its budget; one that stopped early is charged for all of them.
         samples: Samples of its budget.
         status: "done", "diverged", "collapsed", "error" or "out of memory".
-        seconds: Of one core, as measured; 0 where nobody did.
+        seconds: Of one core, as measured; 0 where they were not measured.
     """
 
     steps: int

@@ -78,7 +78,7 @@ def noise_scale(
     signal = (parts * whole - q) / (parts - 1)
     noise = part_size * parts / (parts - 1) * (q - whole)
     if signal.mean() <= 0:
-        raise Refused(f"{len(q)} steps of {parts} parts do not tell the gradient from its noise: measure more steps")
+        raise Refused(f"{len(q)} steps of {parts} parts do not separate gradient and noise: measure more steps")
     interval = None
     if len(q) > 1:
         draw = np.random.default_rng(seed).integers(len(q), size=(repeats, len(q)))

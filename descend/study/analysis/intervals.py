@@ -88,7 +88,7 @@ def median(values: Iterable[float]) -> float:
     """The middle value, or the mean of the two middle ones; infinite where half of the runs or more failed.
 
     Raises:
-        ConfigurationError: the two middle ones are infinities of both signs, one of which is no failure.
+        ConfigurationError: the two middle ones are infinities of both signs, one of which is not a failure.
     """
     ordered = np.sort(numbers(values))
     low, high = float(ordered[(len(ordered) - 1) // 2]), float(ordered[len(ordered) // 2])
@@ -180,7 +180,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     p = numbers(p_values, "p_values")
     if ((p < 0) | (p > 1)).any():
-        raise ConfigurationError(f"p_values lie between 0 and 1, and are {list(p_values)}")
+        raise ConfigurationError(f"p_values must be between 0 and 1, got {list(p_values)}")
     order = np.argsort(p, kind="stable")
     adjusted = np.maximum.accumulate(p[order] * (len(p) - np.arange(len(p)))).clip(max=1.0)
     result = np.empty_like(p)

@@ -6,7 +6,7 @@ With t(s, w) the time or the number of steps of arm s to the target of workload 
     ρₛ(τ) = (1 / n) #{w: r(s, w) ≤ τ}                     profile: part of the workloads within τ times the fastest
     Bₛ = (1 / (τmax − 1)) ∫₁^τmax ρₛ(τ) dτ = (1 / n) Σ_w max(0, τmax − r(s, w)) / (τmax − 1)
 
-A workload whose target nobody met counts for nobody. A ratio depends on who else takes part, so that two scores of one
+A workload whose target no arm met counts for no arm. A ratio depends on the other arms, so that two scores of one
 table may change places when a third arm is taken out (Gould and Scott 2016, https://doi.org/10.1145/2950048).
 
 Source: Dolan and Moré 2002, https://doi.org/10.1007/s101070100263; Dahl et al. 2023,

@@ -1,6 +1,6 @@
 """Whether one arm of a study is better than another, and "cannot rank" where the evidence does not say.
 
-Two things make a difference that is none. Seeds: the same settings, another start. Searches: the same arm, tuned anew,
+Two things make a difference that is none. Seeds: the same settings, another start. Searches: the same arm, tuned again,
 ends at other settings, and repeating these with many seeds only makes the accident look certain. So the unit of the
 test is the search, with one number, the median of its re-runs; the noise of the seeds that is left in a median is part
 of the spread between searches. With s searches an arm, medians x and y, and m pairs of arms:
@@ -119,7 +119,7 @@ class Ranking:
     Attributes:
         ranked: Whether any pair is.
         pairs: In the order of the arms.
-        order: Arms from the best to the worst by the mean of their medians, which is no ranking by itself.
+        order: Arms from the best to the worst by the mean of their medians, which is not a ranking by itself.
         detectable: The difference between two arms that a repetition of the study would find with probability 0.8, from
             the spread between searches pooled over all arms; None with one search. As an estimate from few searches
             it is uncertain itself: see `detectable_interval`.

@@ -146,7 +146,7 @@ def _checked(
     if (sizes <= 0).any() or not np.isfinite(sizes).all() or (examples <= 0).any():
         raise ConfigurationError("batch sizes and examples to target must be above 0, and batch sizes finite")
     if len(set(sizes)) < len(sizes):
-        raise ConfigurationError("a batch size stands twice; give the median of its runs")
+        raise ConfigurationError("a batch size is given twice; give the median of its runs")
     order = np.argsort(sizes)
     return sizes[order], examples[order]
 

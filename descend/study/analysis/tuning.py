@@ -174,7 +174,7 @@ def probability_best(
     repeats: int = 10_000,
     seed: int = 0,
 ) -> dict[str, float]:
-    """How often each arm has the best of `trials` trials, drawn anew from its own; equal bests share.
+    """How often each arm has the best of `trials` trials, drawn again from its own; equal bests share.
 
     Raises:
         ConfigurationError: an arm has fewer trials than that.

@@ -34,7 +34,7 @@ def numbers(values: Iterable[float], name: str = "values", least: int = 1) -> ND
     """The values as an array of float64.
 
     Raises:
-        ConfigurationError: there are fewer than `least`, one is no number, or one is NaN, which no statistic can place.
+        ConfigurationError: there are fewer than `least`, one is not a number, or one is NaN, which cannot be ordered.
     """
     array = listed(values, name)
     if len(array) < least:
@@ -49,7 +49,7 @@ def numbers(values: Iterable[float], name: str = "values", least: int = 1) -> ND
 
 
 def whole(value: Any, name: str) -> int:
-    """A whole number as an int, whatever type it came in.
+    """An integer as an int, whatever type it came in.
 
     Raises:
         ConfigurationError: it is none.
@@ -59,7 +59,7 @@ def whole(value: Any, name: str) -> int:
     except (TypeError, ValueError, OverflowError):
         found = None
     if found is None or isinstance(value, str) or found != value:
-        raise ConfigurationError(f"{name} is {value!r}; expected a whole number")
+        raise ConfigurationError(f"{name} is {value!r}; expected an integer")
     return found
 
 

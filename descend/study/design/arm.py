@@ -167,7 +167,7 @@ class Arm:
         ]
 
     def plain(self) -> dict[str, Any]:
-        """As it stands in a file."""
+        """As it is written in a file."""
         made: dict[str, Any] = {"optimizer": self.title, "schedule": self.schedule}
         if self.trials is not None:
             made["trials"] = self.trials

@@ -69,14 +69,14 @@ def _one_or_several(value: Any, info: ValidationInfo) -> Any:
     several = [plain(number) for number in (given if isinstance(given, (list, tuple, range)) else [given])]
     if not several or not all(isinstance(number, int) and not isinstance(number, bool) for number in several):
         table = ", or a table of one for each batch size" if info.field_name == "steps" else ""
-        raise ValueError(f"{info.field_name} is {value!r}; expected a whole number, or a list of them{table}")
+        raise ValueError(f"{info.field_name} is {value!r}; expected an integer, or a list of them{table}")
     if any(number < 1 for number in several):
         raise ValueError(f"{info.field_name} is {value!r}; expected numbers of at least 1")
     if not by_size:
         return _without(_repeated(info.field_name or "", several), tuple(several))
     sizes = cast("dict[Any, Any]", value)
     if wrong := [size for size in sizes if not str(size).isdecimal()]:
-        raise ValueError(f"steps has the batch size {wrong[0]!r}; expected a whole number")
+        raise ValueError(f"steps has the batch size {wrong[0]!r}; expected an integer")
     return {int(size): count for size, count in zip(sizes, several, strict=True)}
 
 

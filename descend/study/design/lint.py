@@ -2,7 +2,7 @@
 
 unequal freedom      an arm may tune, or sets apart, what others may not; or has more trials or a wider range
 schedule             jumps, a first step of rate 0, a length that does not fit; seen at the middle of each space
-variants             rules of one family that differ in a switch nobody compares
+variants             rules of one family that differ in a switch that is not compared
 search-space edge    a winner within a tenth of an end of its range
 """
 

@@ -91,7 +91,7 @@ def scaling(
     arms: Sequence[str] = ("SGD", "nesterov", "Adam"),
     **fields: Any,
 ) -> Study:
-    """Steps to a target against the batch size, every arm tuned anew at each."""
+    """Steps to a target against the batch size, every arm tuned separately at each."""
     given = _over(fields, metric="loss", evaluations=50)
     return Study(
         workload=workload,

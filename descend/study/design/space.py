@@ -60,7 +60,7 @@ class Dimension:
         if self.kind == "one_minus_log" and high > 1:
             return "the distance from 1 is at most 1"
         if self.kind == "integer" and any(end != int(end) for end in self.options):
-            return "expected whole numbers"
+            return "expected integers"
         return None
 
     @property
@@ -89,7 +89,7 @@ class Dimension:
         return math.log(x / low) / math.log(high / low)
 
     def edge(self, value: float) -> Literal["lower", "upper"] | None:
-        """The end that a value lies at, within a tenth of the range; a choice and a whole number have none."""
+        """The end that a value lies at, within a tenth of the range; a choice and an integer have none."""
         if self.kind not in ("log", "linear", "one_minus_log"):
             return None
         u = self.place(value)
@@ -109,7 +109,7 @@ class Dimension:
         return f"{count} values"
 
     def plain(self) -> dict[str, list[Any]]:
-        """As it stands in a file."""
+        """As it is written in a file."""
         return {self.kind: list(self.options)}
 
 
@@ -150,7 +150,7 @@ def one_minus_log(low: float, high: float) -> Dimension:
 
 
 def integer(low: int, high: int) -> Dimension:
-    """Whole numbers from `low` to `high`, both included."""
+    """Integers from `low` to `high`, both included."""
     return Dimension("integer", (low, high))
 
 
@@ -163,7 +163,7 @@ def grid(dimensions: Sequence[Dimension], points: int) -> list[tuple[float, ...]
     """The centres of equal cells, at least as many a dimension as give `points` in all, in rising order.
 
     Raises:
-        ConfigurationError: `points` is no product of equal sides.
+        ConfigurationError: `points` is not a product of equal sides.
     """
     side = round(points ** (1 / len(dimensions)))
     if side ** len(dimensions) != points:

@@ -75,7 +75,7 @@ class Target(BaseModel):
                 raise ConfigurationError([line for one in error.errors() for line in _line(one, "target.")]) from None
 
 
-MAX_TRIALS = 200_000  # all are held in memory, and planned anew whenever one ends
+MAX_TRIALS = 200_000  # all are held in memory, and planned again whenever one ends
 
 
 class Protocol(BaseModel):
@@ -137,7 +137,7 @@ class Study(Protocol):
         reference: What others found, shown beside the results: by the name of an arm, and anything else by its title.
         needs: What one trial needs of a machine.
         checkpoint_every: Updates from one checkpoint of a trial to the next, in the directory of the study; None
-            keeps none, and a trial that was interrupted begins anew.
+            keeps none, and a trial that was interrupted starts over.
 
     Raises:
         ConfigurationError: every problem at once.

@@ -42,7 +42,7 @@ def missing(text: str) -> str | None:
     try:
         body = ast.parse(Path(place).read_text(encoding="utf-8")).body
     except (SyntaxError, ValueError) as error:
-        return f"{place} is no Python: {error}"
+        return f"{place} is not Python: {error}"
     found = [name for statement in body for name in _names(statement)]
     return None if name in found or "*" in found else f"{place} has no '{name}'{nearest(name, found)}"
 

@@ -407,7 +407,7 @@ def swaps(found: dict[str, Any]) -> Table:
         for c in found["cells"]
     ]
     heads = ("winner of", f"{found['setting']} of", "median", "95 % interval", "gain over its own value")
-    note = f"{found['seeds']} fresh seeds each, nothing tuned anew. `{found['command']}`"
+    note = f"{found['seeds']} fresh seeds each, nothing re-tuned. `{found['command']}`"
     return Table(f"swap of {found['setting']}", heads, tuple(rows), note)
 
 

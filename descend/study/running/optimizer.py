@@ -172,7 +172,7 @@ def make(configuration: Mapping[str, Any], steps: int, module: nn.Module, kind: 
         configuration: Of the trial.
         steps: Updates of the run.
         module: Whose weights they are.
-        kind: The optimizer class of an arm that has one that is no name.
+        kind: The optimizer class of an arm that has one that is not a name.
     """
     if kind is None and not is_ours(configuration):
         kind = foreign_class(configuration["optimizer"])

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["can_fork", "can_stack_in_processes", "divided", "forked", "run_in_forks", "run_in_stacks"]
 
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-_POLL_SECONDS = 0.2  # between two looks whether somebody asked for an end
+_POLL_SECONDS = 0.2  # between two checks for a request to stop
 
 
 def can_fork(task: StudyTask) -> str | None:
@@ -61,7 +61,7 @@ def run_in_forks(
     """Records of the trials as they end, in any order. Arguments are those of `run_sequentially`, and the setup.
 
     Raises:
-        Stopped: a signal asked for an end; trials under way are not recorded and run again.
+        Stopped: a signal asked it to stop; trials under way are not recorded and run again.
     """
     setup = setup or TrialSetup()
     number = _fork_context().Value("q", 0)
@@ -109,7 +109,7 @@ def run_in_stacks(
 
     Raises:
         DescendError: a stack raised something, or its process was killed; none of the trials is recorded.
-        Stopped: a signal asked for an end; none of the trials is recorded, and they run again.
+        Stopped: a signal asked it to stop; none of the trials is recorded, and they run again.
     """
     parts = divided(trials)
     for part in {len(part): part for part in parts}.values():
@@ -139,7 +139,7 @@ def forked(works: Sequence[Callable[[], Iterable[bytes]]], threads: int = 1) -> 
 
     Raises:
         DescendError: a function raised something.
-        Stopped: a signal asked for an end; the processes were killed.
+        Stopped: a signal asked it to stop; the processes were killed.
     """
     parent = os.getpid()
     pipes: dict[Any, Any] = {}
@@ -159,7 +159,7 @@ def forked(works: Sequence[Callable[[], Iterable[bytes]]], threads: int = 1) -> 
                     if said:
                         yield said[1:]
                 if name := stop.requested():
-                    raise Stopped(f"{name} asked for an end; trials under way or not begun are left")
+                    raise Stopped(f"{name} stopped it; trials under way or not begun are left")
     finally:
         for process in pipes.values():
             process.kill()

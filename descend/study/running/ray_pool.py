@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RayCluster", "RayPool", "run_described"]
 
-_QUEUED = 2  # trials handed in for each that fits, so that no worker waits for the driver
+_QUEUED = 2  # trials submitted for each that fits, so that no worker waits for the driver
 _SHARED = "a Ray cluster"
 
 
@@ -182,7 +182,7 @@ class RayPool:
         except errors.RayTaskError as error:
             cause = error.cause
             if isinstance(cause, Stopped):  # as the worker of a machine that has to leave
-                return Ended(trial, None, "its worker was asked for an end", machine_lost=True)
+                return Ended(trial, None, "its worker was asked to stop", machine_lost=True)
             if isinstance(cause, DescendError):
                 raise cause from None
             if isinstance(cause, ImportError):

@@ -69,7 +69,7 @@ def conduct(
         ConfigurationError: the workload or an optimizer cannot be made, records are of other settings, or the machine
             has not what a trial needs.
         DescendError: a trial ended in an error that repeating did not mend.
-        Stopped: a signal asked for an end, or nothing was left to claim; trials under way run again.
+        Stopped: a signal asked it to stop, or nothing was left to claim; trials under way run again.
     """
     if isinstance(executor, str):
         check_name(executor)
@@ -90,7 +90,7 @@ def conduct(
             if not left:
                 return settled
             if name := stop.requested():
-                raise Stopped(f"{name} asked for an end with {len(left)} or more trials left; run again to go on")
+                raise Stopped(f"{name} stopped it with {len(left)} or more trials left; run again to continue")
             group = _alike(left)
             way = ways.of(group)
             mine = ledger.claim(group, way.at_once)
@@ -257,13 +257,13 @@ def run_in_processes(path: str | os.PathLike[str], processes: int, executor: str
     for worker in workers:
         worker.join()
     if name := stop.requested():
-        raise Stopped(f"{name} asked for an end; what ended is recorded, run again to go on")
+        raise Stopped(f"{name} stopped it; what ended is recorded, run again to continue")
     failed = [worker.exitcode for worker in workers if worker.exitcode]
     problems: list[str] = []
     while not said.empty():
         problems += said.get()
     if failed:
-        count = f"{len(failed)} of {processes} processes ended with exit codes {failed}; run again to go on"
+        count = f"{len(failed)} of {processes} processes ended with exit codes {failed}; run again to continue"
         raise _KINDS.get(failed[0] or 0, DescendError)([*dict.fromkeys(problems), count])
 
 

@@ -143,7 +143,7 @@ def run_trial(
     kind: Any = None,
     checkpoints: TrialCheckpoints | None = None,
 ) -> Record:
-    """Run a trial to its end, whatever comes of it. One that has a checkpoint goes on from there, to the same bits.
+    """Run a trial to its end, whatever comes of it. One that has a checkpoint continues from there, to the same bits.
 
     Args:
         task: A prepared task.
@@ -151,10 +151,10 @@ def run_trial(
         evaluations: Looks at the scores.
         scorer: Of the task, where several trials share it.
         kind: Optimizer class of an arm that has no name for it.
-        checkpoints: Where it is saved, and goes on from; None saves nothing.
+        checkpoints: Where it is saved, and continues from; None saves nothing.
 
     Raises:
-        Stopped: a signal asked for an end; the trial is not recorded and runs again.
+        Stopped: a signal asked it to stop; the trial is not recorded and runs again.
     """
     run = _TrialRun(task, trial, evaluations, scorer or Scorer(task), kind, checkpoints)
     status, failed_at, message = "done", None, ""

@@ -42,7 +42,7 @@ class Draw(NamedTuple):
 
 
 class SuppliedDropout(ReproducibleDropout):
-    """Random layers whose words are handed in as tensors, so that every trial of a stack has its own.
+    """Random layers whose words are passed as tensors, so that every trial of a stack has its own.
 
     Attributes:
         asked: The draws of a forward pass, in its order.

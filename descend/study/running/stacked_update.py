@@ -56,7 +56,7 @@ def updates_of(trials: Sequence[Trial], modules: Sequence[nn.Module]) -> list[Up
     """What is done to the weights in each step, the settings of all trials brought together.
 
     Raises:
-        ConfigurationError: they differ in something that is no number, or a rule needs more than a stack can give.
+        ConfigurationError: they differ in something that is not a number, or a rule needs more than a stack can give.
     """
     each = [shares(trial.configuration, module) for trial, module in zip(trials, modules, strict=True)]
     if len({tuple(share.names for share in listed) for listed in each}) > 1:
@@ -72,7 +72,7 @@ def updates_of(trials: Sequence[Trial], modules: Sequence[nn.Module]) -> list[Up
             _column([float(one.pop(name)) for one in options], device) for name in ("weight_decay", "lr_mult")
         )
         if any(one != options[0] for one in options):
-            raise ConfigurationError("trials differ in an option that is no number")
+            raise ConfigurationError("trials differ in an option that is not a number")
         constants = _constants([share.rule for share in together], device)
         whole = not any(name in first.rule.needs for name in _ELEMENTWISE)
         for names in [first.names] if whole else [(name,) for name in first.names]:
@@ -95,7 +95,7 @@ def _constants(rules: Sequence[Rule], device: torch.device) -> dict[str, Tensor]
         if all(one == value for one in values):
             continue
         if not all(isinstance(one, float) and one for one in values):  # 0 often switches a part of a rule off
-            raise ConfigurationError(f"trials differ in '{name}', which is no number above 0 in all of them")
+            raise ConfigurationError(f"trials differ in '{name}', which is not a number above 0 in all of them")
         found[name] = _column(values, device)
     return found
 
@@ -131,7 +131,7 @@ def update_one_trial(
     options = update.options
     settings = GroupSettings(
         rule=with_constants(update.rule, {name: numbers[name] for name in update.constants}),
-        lr=0.0,  # handed in as a tensor below
+        lr=0.0,  # passed as a tensor below
         decay=float(update.decays),
         decay_form=options["decay"],
         rescale=-options["rescale_grad"] if options["maximize"] else options["rescale_grad"],

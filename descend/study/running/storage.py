@@ -1,4 +1,4 @@
-"""Errors of the file system in words, for everything that is written in a study directory."""
+"""Readable errors of the file system, for everything that is written in a study directory."""
 
 from __future__ import annotations
 

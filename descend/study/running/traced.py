@@ -1,6 +1,6 @@
 """A function of tensors as the plain list of operations that it comes to.
 
-Dispatching `vmap` and `grad` anew costs as much as the arithmetic of a small network does. A trace pays it once; what
+Dispatching `vmap` and `grad` again costs as much as the arithmetic of a small network does. A trace pays it once; what
 is run afterwards are the same operations in the same order, without those that change nothing or repeat another one,
 and over memory that is free again where they are elementwise. It holds for one set of shapes, and needs no compiler:
 the operations are called by TorchScript's interpreter, which takes a third of the time in which Python calls them.
@@ -179,10 +179,10 @@ def _is_product(value: Any) -> TypeGuard[Node]:
 
 
 def _write_in_place(graph: Graph, spent: int) -> None:
-    """Let an elementwise operation write over an intermediate value that nobody reads afterwards."""
+    """Let an elementwise operation write over an intermediate value that is not read afterwards."""
     views = {node for node in graph.nodes if _is_view(node)}
     roots: dict[Node, Node] = {}  # whose memory a value lies in
-    last: dict[Node, Node] = {}  # who reads that memory last
+    last: dict[Node, Node] = {}  # the last reader of that memory
     for node in graph.nodes:
         roots[node] = roots[cast("Node", node.args[0])] if node in views else node
         for source in node.all_input_nodes:
@@ -202,7 +202,7 @@ def _write_in_place(graph: Graph, spent: int) -> None:
 
 
 def _writable(graph: Graph, roots: dict[Node, Node], spent: int) -> list[Node]:
-    """Inputs that may be written over: those whose successors have memory that is nobody else's."""
+    """Inputs that may be written over: those whose successors have memory of their own."""
     inputs = list(graph.find_nodes(op="placeholder"))[:spent]
     results = cast("list[Node]", next(iter(graph.find_nodes(op="output"))).args[0])[:spent]
     owners = [roots[result] for result in results]

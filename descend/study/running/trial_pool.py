@@ -1,7 +1,7 @@
 """Trials on many machines: a pool takes trials one by one, and gives back their records in the order of their ends.
 
 One process, the driver, claims trials, hands them to the pool and stores their records. A straggler holds up only what
-depends on it. A trial whose worker or machine is lost is handed in again; it goes on from its checkpoint, where the
+depends on it. A trial whose worker or machine is lost is submitted again; it continues from its checkpoint, where the
 study keeps them. If the driver is killed, the trials under way are lost and nothing else.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Ended", "TrialPool", "conduct_in_pool"]
 
-_POLL_SECONDS = 0.5  # for which an end is waited for, between two looks whether somebody asked for an end of all
+_POLL_SECONDS = 0.5  # for which an end is waited for, between two checks for a request to stop
 _MOST_CRASHES = 3  # of the worker of one trial, after which the trial is held to be the cause
 
 
@@ -82,7 +82,7 @@ def conduct_in_pool(study: Study, ledger: Ledger, pool: TrialPool, keeper: Recor
 
     Raises:
         DescendError: a trial ended in an error that repeating did not mend, or what a worker raised.
-        Stopped: a signal asked for an end; trials under way run again.
+        Stopped: a signal asked it to stop; trials under way run again.
     """
     under_way: dict[str, Trial] = {}
     again: list[Trial] = []  # lost with their workers, and still claimed
@@ -94,7 +94,7 @@ def conduct_in_pool(study: Study, ledger: Ledger, pool: TrialPool, keeper: Recor
             if not left:
                 return settled
             if name := stop.requested():
-                raise Stopped(f"{name} asked for an end with {len(left)} or more trials left; run again to go on")
+                raise Stopped(f"{name} stopped it with {len(left)} or more trials left; run again to continue")
             for trial in _next(ledger, left, under_way, again, pool.room()):
                 under_way[trial.id] = trial
                 pool.submit(trial)
@@ -117,7 +117,7 @@ def conduct_in_pool(study: Study, ledger: Ledger, pool: TrialPool, keeper: Recor
 def _next(
     ledger: Ledger, left: Sequence[Trial], under_way: dict[str, Trial], again: list[Trial], room: int
 ) -> list[Trial]:
-    """The trials to hand in: those that were lost, and newly claimed ones."""
+    """The trials to submit: those that were lost, and newly claimed ones."""
     first = again[:room]
     del again[:room]
     waiting = {trial.id for trial in again} | {trial.id for trial in first}

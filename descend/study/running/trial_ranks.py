@@ -52,7 +52,7 @@ def run_on_ranks(
         setup: Of the trials.
 
     Raises:
-        Stopped: a signal asked for an end; the trial under way is not recorded and runs again.
+        Stopped: a signal asked it to stop; the trial under way is not recorded and runs again.
     """
     for trial in trials:
         with tempfile.TemporaryDirectory(prefix="descend-trial-") as folder:
@@ -74,7 +74,7 @@ def _run(trial: Trial, setup: TrialSetup, folder: Path) -> Record:
                 if name := stop.requested():
                     process.terminate()  # which asks, as the signal did
                     process.wait()
-                    raise Stopped(f"{name} asked for an end; the trial under way is left")
+                    raise Stopped(f"{name} stopped it; the trial under way is abandoned")
         finally:
             if process.poll() is None:
                 process.kill()
@@ -82,7 +82,7 @@ def _run(trial: Trial, setup: TrialSetup, folder: Path) -> Record:
     if found.is_file():
         return Record.read(found.read_text(encoding="utf-8"))
     if code == Stopped.exit_code:
-        raise Stopped("the ranks of a trial were asked for an end; it is left")
+        raise Stopped("the ranks of a trial were asked to stop; it is abandoned")
     last = "; ".join(said.read_text(errors="replace").strip().splitlines()[-_SHOWN:])
     return Record(trial, "error", message=f"its {ranks} ranks ended with exit code {code}: {last}")
 

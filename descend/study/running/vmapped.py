@@ -4,7 +4,7 @@ Each trial has its own weights, order of samples, dropout, statistics of batch n
 rule. What it computes is what it would compute alone, up to rounding, since products of a stack add up in another
 order; run again with the same trials beside it, it gives the same bits. So it does in a stack of any other width, but
 for what rounds by its place in memory: batch norm, and the last elements that kernels of sigmoid, SiLU, ELU, SELU, GELU
-and softplus see. A trial that is not finite goes on as NaN without touching the others, and is recorded as having
+and softplus see. A trial that is not finite continues as NaN without touching the others, and is recorded as having
 diverged.
 """
 
@@ -100,7 +100,7 @@ def run_vmapped(
 
     Raises:
         ConfigurationError: the trials cannot run together.
-        Stopped: a signal asked for an end; none of the trials is recorded, and they run again.
+        Stopped: a signal asked it to stop; none of the trials is recorded, and they run again.
     """
     began = time.perf_counter()
     with warnings.catch_warnings(), SignalHandler() as stop:
@@ -115,7 +115,7 @@ def run_vmapped(
                 if bool(stack.failed_at.all()):
                     break
             if signal := stop.requested():
-                raise Stopped(f"{signal} asked for an end after {number} of {trials[0].steps} updates")
+                raise Stopped(f"{signal} stopped it after {number} of {trials[0].steps} updates")
         confirmed = any(trial.phase == "confirmation" for trial in trials)
         tested = stack.look(test=True) if confirmed else {}
     failed_at = stack.failed_at.tolist()

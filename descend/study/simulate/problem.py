@@ -28,7 +28,7 @@ class Modes(NamedTuple):
     h: NDArray[np.float64]  # curvature
     c: NDArray[np.float64]  # variance of the gradient of one sample
     start: NDArray[np.float64]  # E[θ²] before the first step
-    weight: NDArray[np.float64]  # how many coordinates it stands for
+    weight: NDArray[np.float64]  # how many coordinates it represents
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def steps_to_target(
         max_steps: Where to give up.
 
     Returns:
-        A whole number of steps, or inf.
+        An integer of steps, or inf.
 
     Raises:
         ConfigurationError: the rule is unknown, a number is out of range, or the rule has no such number.

@@ -54,6 +54,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
     Attributes:
         inner: As given.
         sent_bytes: What this rank has sent of its parameters so far.
+        owners: The rank that updates each parameter.
     """
 
     def __init__(
@@ -66,9 +67,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         self.inner = inner
         self._weights, self._process = dict(parameters), communicator
         self.sent_bytes = 0
-        self._owners = partition_parameters(
-            {name: p.numel() for name, p in parameters.items()}, communicator.world_size
-        )
+        self.owners = partition_parameters({name: p.numel() for name, p in parameters.items()}, communicator.world_size)
 
     def __getattr__(self, name: str) -> Any:
         if name == "inner":
@@ -120,7 +119,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
     @property
     def local_names(self) -> set[str]:
         """Names of the parameters whose state this rank keeps."""
-        return {name for name, rank in self._owners.items() if rank == self._process.rank}
+        return {name for name, rank in self.owners.items() if rank == self._process.rank}
 
     def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # no closure here
         """Update this rank's parameters, and take the new values of the others from their ranks.
@@ -148,7 +147,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         for kind in kinds:
             named = {name: p for name, p in self._weights.items() if (p.dtype, p.device) == kind and p.requires_grad}
             by_rank = [
-                [p for name, p in named.items() if self._owners[name] == r] for r in range(self._process.world_size)
+                [p for name, p in named.items() if self.owners[name] == r] for r in range(self._process.world_size)
             ]
             mine = [p.reshape(-1) for p in by_rank[self._process.rank]]
             own = torch.cat([torch.empty(0, dtype=kind[0], device=kind[1]), *mine])

@@ -42,10 +42,14 @@ class ReproducibleDropout:
     Args:
         module: The module; within the context its random layers have another `forward`.
         seed: Seed of the run.
+
+    Attributes:
+        has_layers: Whether the module has random layers.
     """
 
     def __init__(self, module: nn.Module, seed: int) -> None:
         self._layers = [(name, layer) for name, layer in module.named_modules() if type(layer) in _LAYERS]
+        self.has_layers = bool(self._layers)
         self._seed = seed
         self._step = self._count = self._position = 0
         self._calls: dict[str, int] = {}

@@ -31,6 +31,7 @@ __all__ = [
     "MetaLearningStrategy",
     "MetricStrategy",
     "MutationStrategy",
+    "PairwiseWithTies",
     "RandomPairwiseExchange",
     "RegularizedEvolution",
     "TruncationSelectionExchange",
@@ -263,6 +264,7 @@ class RandomPairwiseExchange(_Exchange):
     """
 
     message: ClassVar[str] = "RandomPairwiseExchange"
+    takes_equal: ClassVar[bool] = False
 
     metric_strategies: Mapping[str, int] = field(default_factory=dict[str, int])
     exchange_strategy: ExchangeStrategy = field(default_factory=ExchangeStrategy)
@@ -270,6 +272,13 @@ class RandomPairwiseExchange(_Exchange):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metric_strategies", _directions("RandomPairwiseExchange", self.metric_strategies))
+
+
+@dataclass(frozen=True)
+class PairwiseWithTies(RandomPairwiseExchange):
+    """The same, but on a tie a trainer takes its partner's model, as in LBANN's callback LTFB. It has no text form."""
+
+    takes_equal: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,27 @@ class Population:
         self._train(algorithm)
         return [player.state["reason"] for player in self.players]
 
+    def meet(self, strategy: MetaLearningStrategy, number: int) -> None:
+        """Run exchange `number` within the training of every trainer, between two steps.
+
+        Raises:
+            ConfigurationError: a trainer has ended its training, and none is left to play with.
+        """
+        self._require_all_meet(self.tell({player.number: {"meets": number} for player in self.players}))
+        self._exchange(strategy, number, saved=False)
+
+    def _require_all_meet(self, states: Mapping[int, Any]) -> None:
+        meets = {trainer: word.get("meets") for trainer, word in states.items()}
+        if len(set(meets.values())) == 1:
+            return
+        where = ", ".join(
+            f"trainer {trainer} {'has ended' if step is None else f'is after step {step}'}"
+            for trainer, step in meets.items()
+        )
+        raise ConfigurationError(
+            f"trainers cannot exchange models: {where}. Give all of them data and limits that make the same steps"
+        )
+
     def tell(self, words: Mapping[int, Any]) -> dict[int, Any]:
         """Gather a plain value per trainer on all ranks, given those of the trainers of this process."""
         own = {str(number): word for number, word in words.items() if self._speaks(number)}
@@ -171,6 +192,8 @@ class Population:
                     self._train_one(player, algorithm)
         words = {p.number: {"stopped": self._asked(p), "failed": p.state["failed"]} for p in self.players}
         states = self.tell(words)
+        if any("meets" in word for word in states.values()):
+            self._require_all_meet(states)
         if stopped := next((word["stopped"] for word in states.values() if word["stopped"]), None):
             raise Stopped(stopped)
         failed = [f"trainer {number}: {word['failed']}" for number, word in states.items() if word["failed"]]
@@ -196,8 +219,8 @@ class Population:
 
     # ---- an exchange
 
-    def _exchange(self, strategy: MetaLearningStrategy, number: int) -> None:
-        """Run exchange `number` and save the state after it."""
+    def _exchange(self, strategy: MetaLearningStrategy, number: int, saved: bool = True) -> None:
+        """Run exchange `number` and, by default, save the state after it."""
         way = getattr(strategy, "exchange_strategy", ExchangeStrategy())
         match strategy:
             case RandomPairwiseExchange():
@@ -219,7 +242,8 @@ class Population:
         self._record([asdict(outcome) for outcome in results.values()])
         for player in self.players:
             player.run.state.fix_rows()
-            player.run.store.save(player.run, SaveRequest("exchange", keep=_KEPT))
+            if saved:
+                player.run.store.save(player.run, SaveRequest("exchange", keep=_KEPT))
 
     def _pairwise(self, strategy: RandomPairwiseExchange, number: int, way: ExchangeStrategy) -> list[ExchangeResult]:
         order = self._drawn(number)
@@ -248,7 +272,7 @@ class Population:
             return outcome
         restore_model(player.run, received[player.number])
         outcome.partner_scores = self._scores(player, strategy, failed=False)
-        if beats(outcome.partner_scores, outcome.scores, strategy.metrics):
+        if beats(outcome.partner_scores, outcome.scores, strategy.metrics, strategy.takes_equal):
             self._after_copy(player, outcome, partner, strategy.mutation_strategy)
         else:
             restore_model(player.run, taken[player.number])
@@ -323,7 +347,8 @@ class Population:
         if player.state["failed"] if failed is None else failed:
             return dict.fromkeys(strategy.metrics, math.nan)
         with as_trainer(player.number, self.shares.trainers), player.run.stop.deferred():
-            values = evaluate(player.run, Mode.TOURNAMENT)
+            data = player.run.data  # the algorithm LTFB insists on tournament samples
+            values = evaluate(player.run, Mode.TOURNAMENT if Mode.TOURNAMENT in data else Mode.VALIDATION)
         if missing := [name for name in strategy.metrics if name not in values]:
             raise ConfigurationError(
                 f"{type(strategy).__name__} names a metric '{missing[0]}' that does not exist"
@@ -382,9 +407,13 @@ def _words(outcomes: Sequence[ExchangeResult]) -> dict[int, Any]:
     return {outcome.trainer: asdict(outcome) for outcome in outcomes}
 
 
-def beats(theirs: Mapping[str, float], own: Mapping[str, float], metrics: Mapping[str, MetricStrategy]) -> bool:
-    """Whether another model is strictly better than the own one in every metric."""
-    return all(_better(theirs[name], own[name], way) for name, way in metrics.items())
+def beats(
+    theirs: Mapping[str, float], own: Mapping[str, float], metrics: Mapping[str, MetricStrategy], ties: bool = False
+) -> bool:
+    """Whether another model is strictly better than the own one in every metric; with `ties` as good is enough."""
+    return all(
+        _better(theirs[name], own[name], way) or (ties and theirs[name] == own[name]) for name, way in metrics.items()
+    )
 
 
 def _better(a: float, b: float, way: MetricStrategy) -> bool:

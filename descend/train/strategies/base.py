@@ -42,7 +42,16 @@ if TYPE_CHECKING:
     from descend.train.precision import Precision
     from descend.train.run import Run
 
-__all__ = ["RunExecutor", "Strategy", "StrategyDescription", "divide", "divisor_of", "start_backward", "summed"]
+__all__ = [
+    "RunExecutor",
+    "Strategy",
+    "StrategyDescription",
+    "divide",
+    "divisor_of",
+    "joint_norm",
+    "start_backward",
+    "summed",
+]
 
 
 class RunExecutor(Protocol):
@@ -62,8 +71,8 @@ class Strategy:
 
     Attributes:
         parameters: Of the module, by name.
-        is_sharded: Whether this rank has shards of parameters instead of parameters.
-        resets_with_optimizer: Whether its state begins anew where the optimizer's does.
+        is_sharded: Whether this rank has a part of the gradients alone, so that all ranks compute norms together.
+        resets_with_optimizer: Whether its state starts over where the optimizer's does.
         can_repeat_step: Whether a step may be repeated with smaller micro-batches when memory runs out.
     """
 
@@ -150,13 +159,14 @@ class Strategy:
         """The parameters by name, with their gradients; of sharded ones, this rank's shards."""
         return self.parameters
 
-    def gradient_norms(self, parameters: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """The Euclidean norm of each gradient, all shards of it.
+    def gradient_norms(self, parameters: Mapping[str, torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """The Euclidean norm of each gradient, all shards of it, and of all gradients together.
 
         Args:
             parameters: Those of `local_parameters` that have a gradient.
         """
-        return [torch.linalg.vector_norm(p.grad) for p in parameters.values() if p.grad is not None]
+        norms = [torch.linalg.vector_norm(p.grad) for p in parameters.values() if p.grad is not None]
+        return norms, joint_norm(norms)
 
     def union(self, names: Sequence[str]) -> list[str]:
         """Names of parameters, those of all ranks; what is the same on all ranks anyhow is not sent."""
@@ -190,7 +200,7 @@ class Strategy:
         """Wait for all ranks to come to this place of the run, and learn whether one of them asks for its end."""
 
     def stop_requested(self) -> str | None:
-        """The name of a signal that asked for an end, as all ranks know it since the last synchronization; or None."""
+        """The name of a signal to stop, as all ranks know it since the last synchronization; or None."""
         return self._run.stop.requested()
 
     # ---- state
@@ -263,6 +273,11 @@ def divide(parameters: Mapping[str, torch.Tensor], divisor: torch.Tensor | float
         for p in parameters.values():
             if p.grad is not None:
                 p.grad.div_(divisor)
+
+
+def joint_norm(norms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The Euclidean norm of tensors with these norms; 0 for none."""
+    return torch.linalg.vector_norm(torch.stack(list(norms))) if norms else torch.zeros(())
 
 
 def divisor_of(denominator: torch.Tensor | float) -> torch.Tensor | float:

@@ -1,4 +1,4 @@
-"""Gradients summed over ranks, in a few large pieces, while the backward pass still goes on.
+"""Gradients summed over ranks, in a few large pieces, while the backward pass is still running.
 
     bucket        gradients of neighbouring weights, last layers first, side by side in one buffer
     hook          copies a gradient into its bucket as soon as it is whole; a bucket that is full is sent
@@ -10,7 +10,7 @@
 Buckets are sent in one order on all ranks, whatever the order in which they fill up. A parameter without a
 gradient on some ranks counts as zero there, and one without on all ranks stays without.
 
-Where all ranks compute on the CPUs of one host their buckets lie in memory that all of them see. Nothing is sent then:
+Where all ranks compute on the CPUs of one host their buckets are in memory that all of them map. Nothing is sent then:
 once the ranks have met, each adds up a part of every bucket.
 """
 
@@ -87,7 +87,7 @@ class BucketAllocator:
 
     def allocate(self, trained: list[str]) -> list[Bucket]:
         """The buckets of these parameters, the last ones first: their gradients are the first to be complete."""
-        together = self._neighbours(trained)
+        together = self.divide(trained)
         ends = list(itertools.accumulate(self._room(names) for names in together))
         memory = self._shared(ends[-1]) if ends else []
         return [
@@ -95,8 +95,8 @@ class BucketAllocator:
             for names, end in zip(together, ends, strict=True)
         ]
 
-    def _neighbours(self, trained: list[str]) -> list[list[str]]:
-        """The names of the weights of each bucket."""
+    def divide(self, trained: list[str]) -> list[list[str]]:
+        """The names of the weights of each bucket: neighbours, the last ones first."""
         found: list[list[str]] = []
         some: list[str] = []
         for i, name in enumerate(reversed(trained)):
@@ -167,12 +167,12 @@ class GradientReducer:
     _divisor: float = 1.0
 
     def __post_init__(self) -> None:
-        self._allocator = BucketAllocator(self.weights, self.process, self.bucket_bytes, self.say)
+        self.allocator = BucketAllocator(self.weights, self.process, self.bucket_bytes, self.say)
 
     @property
-    def names(self) -> list[str]:
-        """All weights, in the order of `counts`."""
-        return list(self.weights)
+    def room(self) -> int:
+        """How many numbers `counts` gives."""
+        return len(self.weights)
 
     def begin(self, divisor: float = 1.0) -> None:
         """Forget the step before; what is trained now decides what is sent.
@@ -204,17 +204,18 @@ class GradientReducer:
                 if gradient is None or gradient.is_sparse:
                     view.zero_()
                 else:
-                    self._take(gradient, view)
+                    _take(gradient, view, self._divisor)
         for bucket in self._buckets[self._sent :]:
-            self._send(bucket)
+            self.send_bucket(bucket)
 
     def wait(self) -> None:
-        """Wait for the sums; they lie in the buckets afterwards. All ranks have met since they called `send`."""
-        shared = [bucket.of_each for bucket in self._buckets if bucket.of_each]
-        for of_each in shared:
-            all_reduce_shared(of_each, self.process.rank)
+        """Wait for the sums; they are in the buckets afterwards. All ranks have met since they called `send`."""
+        shared = any(bucket.of_each for bucket in self._buckets)
+        for bucket in self._buckets:
+            if bucket.of_each:
+                self.sum_shared(bucket)
         if shared:
-            self.process.all_reduce(torch.zeros(1))  # nobody changes a bucket that others still read or write
+            self.process.all_reduce(torch.zeros(1))  # no rank changes a bucket that others still read or write
             return
         with self.process.status.wait("the sum of gradients"):
             for bucket in self._buckets:
@@ -238,7 +239,7 @@ class GradientReducer:
                 self.local[name] = p.grad
             if count >= _SPARSE and self.summed:
                 self._sparse.add(name)
-                p.grad = self._sparse_sum(p, dense=count % _SPARSE)
+                p.grad = _sparse_sum(p, self._divisor, self.process, dense=count % _SPARSE)
             elif count == 0:
                 p.grad = None
             elif not self.summed:
@@ -257,7 +258,7 @@ class GradientReducer:
     def _lay_out(self, trained: list[str]) -> None:
         """Allocate buckets, and hook the parameters to them."""
         self.close()
-        self._buckets = self._allocator.allocate(trained)
+        self._buckets = self.allocator.allocate(trained)
         self._place = {name: (bucket, view) for bucket in self._buckets for name, view in bucket.views().items()}
         self._hooks = [self.weights[name].register_post_accumulate_grad_hook(self._hook(name)) for name in self._place]
 
@@ -271,37 +272,48 @@ class GradientReducer:
                     f"the gradient of '{name}' comes in several pieces within one backward pass, as with reentrant "
                     "checkpointing; call torch.utils.checkpoint with use_reentrant=False"
                 )
-            self._take(p.grad, view)
+            _take(p.grad, view, self._divisor)
             self._copied.add(name)
             bucket.missing -= 1
             while self._sent < len(self._buckets) and not self._buckets[self._sent].missing:
-                self._send(self._buckets[self._sent])
+                self.send_bucket(self._buckets[self._sent])
 
         return copy
 
-    def _take(self, gradient: torch.Tensor, view: torch.Tensor) -> None:
-        """Put a gradient into its bucket."""
-        torch.div(gradient.detach().reshape(-1), self._divisor, out=view)
-
-    def _send(self, bucket: Bucket) -> None:
-        self.sent_bytes += bucket.buffer.numel() * bucket.buffer.element_size()
+    def send_bucket(self, bucket: Bucket) -> None:
+        """Hand over a bucket whose gradients are there."""
+        self.sent_bytes += bucket.buffer.nbytes
         if not bucket.of_each:
             with self.process.status.wait("the sum of gradients"):
-                bucket.work = distributed.all_reduce(bucket.buffer, group=self.process.group, async_op=True)
+                bucket.work = self.begin_sum(bucket)
         self._sent += 1
 
-    def _sparse_sum(self, p: torch.nn.Parameter, dense: float) -> torch.Tensor:
-        """The sum of a sparse gradient over ranks; a rank without one brings no rows."""
-        if dense:
-            raise Unsupported("a parameter has a sparse gradient on one rank and a dense one on another")
-        if p.grad is None:
-            places = torch.zeros(1, 0, dtype=torch.int64, device=p.device)
-            p.grad = torch.sparse_coo_tensor(places, p.new_zeros(0, *p.shape[1:]), p.shape)
-        own = p.grad.coalesce() / self._divisor
-        rows = self.process.all_gather_cat(own.indices().T)
-        values = self.process.all_gather_cat(own.values())
-        return torch.sparse_coo_tensor(rows.T, values, own.shape).coalesce()
+    def begin_sum(self, bucket: Bucket) -> Any:
+        """Begin to sum a bucket over ranks; returns what to wait for."""
+        return distributed.all_reduce(bucket.buffer, group=self.process.group, async_op=True)
+
+    def sum_shared(self, bucket: Bucket) -> None:
+        """Do this rank's part of the sum of a bucket that all ranks see; they have met, and meet again afterwards."""
+        all_reduce_shared(bucket.of_each, self.process.rank)
+
+
+def _take(gradient: torch.Tensor, view: torch.Tensor, divisor: float) -> None:
+    """Put a gradient into its bucket."""
+    torch.div(gradient.detach().reshape(-1), divisor, out=view)
 
 
 def _kind(p: torch.Tensor) -> tuple[torch.dtype, torch.device]:
     return p.dtype, p.device
+
+
+def _sparse_sum(p: torch.nn.Parameter, divisor: float, process: Communicator, dense: float) -> torch.Tensor:
+    """The sum of a sparse gradient over ranks; a rank without one brings no rows."""
+    if dense:
+        raise Unsupported("a parameter has a sparse gradient on one rank and a dense one on another")
+    if p.grad is None:
+        places = torch.zeros(1, 0, dtype=torch.int64, device=p.device)
+        p.grad = torch.sparse_coo_tensor(places, p.new_zeros(0, *p.shape[1:]), p.shape)
+    own = p.grad.coalesce() / divisor
+    rows = process.all_gather_cat(own.indices().T)
+    values = process.all_gather_cat(own.values())
+    return torch.sparse_coo_tensor(rows.T, values, own.shape).coalesce()

@@ -205,7 +205,7 @@ class DataParallel(Strategy):
     def _synchronize(self, at: str, values: torch.Tensor | None = None) -> torch.Tensor:
         """Wait for all ranks to come to the same place; what they bring, added up."""
         asks = self._run.stop.requested() is not None
-        room = 2 + _FLAGS + len(self.reducer.names)
+        room = 2 + _FLAGS + self.reducer.room
         found = self._communicator.synchronize(at, asks, values, room)
         if found.stop_requested and self._signal is None:
             asked = self._communicator.all_gather_object(self._run.stop.requested())
@@ -218,7 +218,10 @@ class DataParallel(Strategy):
 
 
 def all_gather_names(names: Sequence[str], communicator: Communicator) -> list[str]:
-    """Names that any rank has, on all ranks, each once."""
+    """Names that any rank has, on all ranks, each once. Where no rank has any, that is one sum of one number."""
+    some = torch.tensor([float(len(names))], dtype=torch.float64, device=communicator.agreements)
+    if not communicator.all_reduce(some).item():
+        return []
     return list({name: None for some in communicator.all_gather_object(list(names)) for name in some})
 
 

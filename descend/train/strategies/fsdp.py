@@ -24,6 +24,7 @@ from descend.errors import Unsupported
 from descend.runtime.dtensor import copies_of, is_sharded, local_shard
 from descend.torch_private import collectives_begun
 from descend.train.nonfinite_report import diagnose_batch, has_nonfinite_input
+from descend.train.strategies.base import joint_norm
 from descend.train.strategies.data_parallel import DataParallel, all_gather_names
 
 if TYPE_CHECKING:
@@ -119,14 +120,15 @@ class FSDP(DataParallel):
                 found[name].grad = local_shard(p.grad)
         return found
 
-    def gradient_norms(self, parameters: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    def gradient_norms(self, parameters: Mapping[str, torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
         """See `Strategy.gradient_norms`; all ranks call it together."""
         squares = {name: p.grad.double().square().sum() for name, p in parameters.items() if p.grad is not None}
         shards = [name for name in squares if name in self._copies]
         if shards:
             sums = torch.stack([squares[name] / self._copies[name] for name in shards])
             squares.update(zip(shards, self._communicator.all_reduce(sums), strict=True))
-        return [square.sqrt() for square in squares.values()]
+        norms = [square.sqrt() for square in squares.values()]
+        return norms, joint_norm(norms)
 
     def union(self, names: Sequence[str]) -> list[str]:
         """See `Strategy.union`: each rank sees its own shards."""
@@ -135,7 +137,7 @@ class FSDP(DataParallel):
     def diagnose(self, batch: Batch) -> list[str]:
         """See `Strategy.diagnose`: no rank sees the gradient of its own samples."""
         lines = self.by_rank(diagnose_batch(batch) if has_nonfinite_input(batch) else None)
-        return lines or ["the samples of all ranks are finite; FSDP2 sums gradients, so nobody knows whose it was"]
+        return lines or ["the samples of all ranks are finite; FSDP2 sums gradients, so the rank of origin is unknown"]
 
     def evaluating(self) -> contextlib.AbstractContextManager[Any]:
         """Around an evaluation: parameters that it has gathered are freed afterwards."""

@@ -112,7 +112,7 @@ class LocalSteps(OwnGradients):
             _copy(before, self._tensors)
 
     def end_training(self) -> None:
-        """All ranks end with the mean of their parameters; a checkpoint of the end goes on without that."""
+        """All ranks end with the mean of their parameters; a checkpoint of the end continues without that."""
         _copy(self._means(), self._tensors)
 
     def own_state(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class LocalSteps(OwnGradients):
         return {"taken": self._taken, "outer": self._outer, "plain": plain, "ranks": by_rank}
 
     def load_own_state(self, state: dict[str, Any]) -> None:
-        """Keep what `restored` goes on from."""
+        """Keep what `restored` continues from."""
         self._outer = {name: t.to(self._communicator.device).clone() for name, t in state["outer"].items()}
         self._loaded, self._taken = state, int(state["taken"])
 

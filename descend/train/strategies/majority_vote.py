@@ -49,7 +49,7 @@ class MajorityVote(OwnGradientsDescription, metaclass=StrictKeywords):
 
     why_whole: ClassVar[str] = "SignSGD has no state to shard"
     has_own_weights: ClassVar[bool] = False
-    WORD: ClassVar[str] = "sign"  # what stands for the default
+    WORD: ClassVar[str] = "sign"  # what the default is called
 
     momentum: float = 0.9
 

@@ -149,7 +149,7 @@ class WorkerPool:
     def _take(self, worker: int) -> PendingGradient:
         pending = self._busy.pop(worker)
         if pending.error:
-            raise LostPeer(f"rank {worker} has gone with a gradient under way: {pending.error}") from pending.error
+            raise LostPeer(f"rank {worker} ended with a gradient under way: {pending.error}") from pending.error
         self._idle.append(worker)
         self.signal = self.signal or pending.words["asked"]
         return pending

@@ -3,7 +3,7 @@
     g = (Σᵢ nᵢ gᵢ) / (Σᵢ nᵢ)        gᵢ: the mean gradient of mini-batch i, nᵢ: what its loss counts
 
 So k mini-batches of n samples make the update of one mini-batch of k n. How many there are may change on the way, which
-is a schedule of the batch size that costs no memory. At the end of an epoch the window goes on; mini-batches that are
+is a schedule of the batch size that costs no memory. At the end of an epoch the window continues; mini-batches that are
 left at the end of training make no update. A checkpoint keeps the window.
 """
 
@@ -18,6 +18,7 @@ from descend.arguments import check_integer, require
 from descend.runtime.dtensor import shard_like
 from descend.strict_keywords import StrictKeywords
 from descend.train.optimizers.state import unsharded
+from descend.train.optimizers.zero import ZeroRedundancyOptimizer
 from descend.train.strategies.base import StrategyDescription, divisor_of
 from descend.train.transforms.base import GradientTransform, Withheld
 from descend.train.transforms.check_finite import CheckFinite
@@ -88,9 +89,9 @@ class AccumulateGradients(GradientTransform):
 
     def __call__(self, gradients: Gradients) -> Withheld | None:
         """See `GradientTransform`; the mean takes the place of the gradient once it is complete."""
-        count = float(divisor_of(gradients.count))
+        count, own = float(divisor_of(gradients.count)), self._run.strategy.local_parameters()
         for name, p in self._run.parameters.items():
-            if p.grad is not None:
+            if name in own and p.grad is not None:
                 self._sums[name] = _sum(self._sums.get(name), p.grad.detach() * count)
         self._count, self._taken = self._count + count, self._taken + 1
         every = self._wanted()
@@ -110,6 +111,8 @@ class AccumulateGradients(GradientTransform):
     def state_dict(self) -> dict[str, Any]:
         """See `GradientTransform.state_dict`; sums of sharded parameters are gathered, so any world size takes them."""
         sums = {name: _as_plain(value) for name, value in unsharded(self._sums).items()}
+        if isinstance(self._run.optimizer, ZeroRedundancyOptimizer):
+            sums = self._run.optimizer.consolidate({"weights": sums})["weights"]
         return {"sums": sums, "count": self._count, "taken": self._taken}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -85,9 +85,11 @@ class GradientTransform:
     Attributes:
         is_local: Whether it completes the gradient where that is computed, as a penalty does: a worker of a parameter
             server applies it, and the server does not.
+        needs_all_gradients: Whether it needs those of parameters that another rank updates, too.
     """
 
     is_local: ClassVar[bool] = False
+    needs_all_gradients: ClassVar[bool] = False
 
     def setup(self, run: Run) -> None:
         """Called once, when the run has all of its parts."""
@@ -108,7 +110,7 @@ class GradientTransform:
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave; without it, begin anew."""
+        """Take back what `state_dict` gave; without it, start over."""
 
 
 class TransformChain:
@@ -128,6 +130,7 @@ class TransformChain:
         self._local = [one for one in self._transforms if one.is_local]
         self._later = [one for one in self._transforms if not one.is_local]
         self._observers = [one for one in self._transforms if _overrides(one, "observing")]
+        self._beginners = [one for one in self._transforms if _overrides(one, "begin")]
 
     def __iter__(self) -> Iterator[GradientTransform]:
         """Those that are called once the gradient is complete."""
@@ -146,7 +149,7 @@ class TransformChain:
 
     def begin(self) -> None:
         """See `GradientTransform.begin`."""
-        for transform in self._transforms:
+        for transform in self._beginners:
             transform.begin()
 
     def observing(self, micro_batch: MicroBatch) -> AbstractContextManager[Any]:

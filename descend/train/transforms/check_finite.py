@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckFinite", "FiniteLook", "nonfinite_parameters"]
 
-_SMALL = 32_768  # elements; in larger ones to write takes longer than the calls that are saved
+_SMALL = 65_536  # elements; in larger ones to write takes longer than the call that is saved
 
 
 class CheckFinite(GradientTransform):
@@ -102,23 +102,34 @@ class FiniteLook:
 
     def __init__(self, parameters: Mapping[str, torch.Tensor]) -> None:
         self.parameters = parameters
-        small = [p for p in parameters.values() if p.numel() < _SMALL and p.is_cpu and p.is_floating_point()]
-        chosen = set(map(id, small))
-        self._small = small
-        self._large = [p for p in parameters.values() if id(p) not in chosen]
+        self._small: list[torch.Tensor] = []
+        self._large: list[torch.Tensor] = []
+        for p in parameters.values():
+            is_small = p.numel() < _SMALL and p.is_cpu and p.is_floating_point()
+            (self._small if is_small else self._large).append(p)
         self._all_finite = AllFinite()
 
     def nonfinite(self) -> list[str]:
         """Names of the parameters whose gradient is not finite. Waits for the device, once."""
+        small = [g for p in self._small if (g := p.grad) is not None]
         large = [g for p in self._large if (g := p.grad) is not None]
-        small = list[torch.Tensor]()
-        for p in self._small:
-            if (g := p.grad) is not None:
-                (small if g.layout is torch.strided and g.is_cpu else large).append(g)
-        if (not small or self._all_finite(small)) and (not large or math.isfinite(abs(_total(large)))):
+        if self._are_finite(small) and (not large or math.isfinite(abs(_total(large)))):
             return []
         named = _gradients(self.parameters)
         return [name for name, gradient in named if not bool(torch.isfinite(gradient).all())]
+
+    def _are_finite(self, small: Sequence[torch.Tensor]) -> bool:
+        """Whether small gradients are finite. Where one is sparse, its parameter counts as a large one from now on:
+        to ask each gradient in each step would take longer than the look."""
+        try:
+            return not small or self._all_finite(small)
+        except RuntimeError:
+            sparse = {id(p) for p in self._small if p.grad is not None and p.grad.layout is not torch.strided}
+            if not sparse:
+                raise
+            self._large += [p for p in self._small if id(p) in sparse]
+            self._small = [p for p in self._small if id(p) not in sparse]
+            return not self.nonfinite()
 
 
 def nonfinite_parameters(parameters: Mapping[str, torch.Tensor]) -> list[str]:

@@ -48,12 +48,12 @@ class Clip(GradientTransform):
         if self.value is self.norm is self.global_norm is None:
             return
         named = {name: p for name, p in self._strategy.local_parameters().items() if p.grad is not None}
-        if not named:
+        if not named and not self._strategy.is_sharded:
             return  # which torch's functions take for an error
         if any(p.grad is not None and p.grad.is_sparse for p in named.values()):
             named = {name: _rows_of(p) for name, p in named.items()}
         parameters = list(named.values())
-        if self.value is not None:
+        if self.value is not None and parameters:
             clip_grad_value_(parameters, self.value)
         if self._strategy.is_sharded:
             self._clip_shards(named)
@@ -67,10 +67,11 @@ class Clip(GradientTransform):
     def _clip_shards(self, named: dict[str, torch.Tensor]) -> None:
         """Bound norms of parameters of which this rank has a shard."""
         if self.norm is not None:
-            for p, norm in zip(named.values(), self._strategy.gradient_norms(named), strict=True):
+            norms, _ = self._strategy.gradient_norms(named)
+            for p, norm in zip(named.values(), norms, strict=True):
                 clip_grads_with_norm_([p], self.norm, norm)
         if self.global_norm is not None:
-            total = torch.linalg.vector_norm(torch.stack(self._strategy.gradient_norms(named)))
+            _, total = self._strategy.gradient_norms(named)
             clip_grads_with_norm_(list(named.values()), self.global_norm, total)
 
 

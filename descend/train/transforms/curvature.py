@@ -17,7 +17,7 @@ import math
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -103,6 +103,8 @@ class Curvature(GradientTransform):
     Raises:
         ConfigurationError: a layer of `disable_layers` does not exist.
     """
+
+    needs_all_gradients: ClassVar[bool] = True
 
     def __init__(self, settings: FactorSettings, run: Run) -> None:
         self._settings, self._interval = settings, settings.interval()
@@ -334,12 +336,12 @@ def _owner(weight: Tensor) -> tuple[Tensor, bool]:
 
 
 def _of_samples(rows: Tensor, count: int) -> Tensor:
-    """(samples,) whether any row of a sample counts; if rows is no multiple of samples, each row is a sample."""
+    """(samples,) whether any row of a sample counts; if rows is not a multiple of samples, each row is a sample."""
     return rows.view(count, -1).any(1) if count and len(rows) % count == 0 else rows
 
 
 def _rows_of_linear(given: Mapping[str, Any], count: int) -> Tensor:
-    """(samples, positions, in); if rows is no multiple of samples, each row is a sample."""
+    """(samples, positions, in); if rows is not a multiple of samples, each row is a sample."""
     x: Tensor = given["input"].detach()
     rows = x.numel() // x.shape[-1]
     samples = count if count and rows % count == 0 else rows

@@ -163,5 +163,5 @@ def _wrong_list(name: str, text: str, falling: bool) -> list[str]:
     if falling and found[0] < found[-1]:
         return [f"{name} is {text!r}; expected the first number to fall to the second"]
     if not falling and any(number < 1 for number in found):
-        return [f"{name} is {text!r}; expected whole numbers of at least 1"]
+        return [f"{name} is {text!r}; expected integers of at least 1"]
     return []

@@ -36,7 +36,7 @@ def test_cifar_100(tmp_path):
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        (bytes(3073 * 2 - 1), "no multiple of 3073"),
+        (bytes(3073 * 2 - 1), "not a multiple of 3073"),
         (bytes([11]) + bytes(3072), "labels that are too large"),
         (bytes([3, 200]) + bytes(3072), "labels that are too large"),
     ],

@@ -1,9 +1,11 @@
 """Shards in webdataset's layout, written by Python's tarfile; by the library itself where it is installed."""
 
+import gc
 import gzip
 import io
 import json
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -139,3 +141,30 @@ def test_the_library_itself(tmp_path):
     for i, sample in enumerate(theirs):
         np.testing.assert_array_equal(found["png"][i], sample["png"].transpose(2, 0, 1))
         assert (found["cls"][i], found["json.a"][i]) == (sample["cls"], sample["json"]["a"])
+
+
+def test_images_with_one_ending_or_another(tmp_path):
+    """As in `to_tuple("jpg;png", "cls")` of webdataset."""
+    gray = PIXELS[..., 0]
+    kinds = ["png", "jpg", "webp"]
+    some = [(f"{i}.{kinds[i]}", png(gray[i])) for i in range(3)] + [("3.cls", b"7")]
+    path = write(tmp_path / "a.tar", [one for i in range(3) for one in (some[i], (f"{i}.cls", str(i).encode()))])
+    reader = read(path, columns=["jpg;png;webp", "cls"])
+    assert list(reader.fields) == ["jpg", "cls"]
+    found = reader.read(np.array([2, 0, 1]))
+    np.testing.assert_array_equal(found["jpg"][:, 0], gray[[2, 0, 1]])
+    assert found["cls"].tolist() == [2, 0, 1]
+    assert "the sample has no member .png, it has .jpg; columns=['png;jpg', ...] takes either" in refusal(path)
+
+
+def test_no_file_is_left_open(shards, recwarn):
+    def open_shards():
+        return sum(str(shards) in str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
+
+    reader = read(shards)
+    reader.read(np.arange(N))
+    assert open_shards() == 2
+    del reader
+    gc.collect()
+    assert open_shards() == 0
+    assert not [one for one in recwarn if one.category is ResourceWarning]

@@ -41,4 +41,4 @@ def test_what_is_missing(batches):
     (folder / "data_batch_3.bin").unlink()
     assert "data_batch_3.bin" in refusal("cifar10", folder)
     (folder / "test_batch.bin").write_bytes(b"\0" * 100)
-    assert "no multiple of" in refusal("cifar10", folder, role="test")
+    assert "not a multiple of" in refusal("cifar10", folder, role="test")

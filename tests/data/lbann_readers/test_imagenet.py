@@ -5,6 +5,7 @@ import pytest
 from data.lbann_readers.opening import everything, opened, refusal
 from PIL import Image
 
+from descend.data import Loading, open_data
 from descend.data.transforms import (
     CenterCrop,
     Colorize,
@@ -15,6 +16,7 @@ from descend.data.transforms import (
     Resize,
     ToLBANNLayout,
 )
+from descend.errors import DataError
 
 RNG = np.random.default_rng(0)
 SIZES = [(20, 30), (25, 16), (40, 40), (18, 18)]
@@ -104,11 +106,27 @@ def test_what_is_wrong(images):
     resized = {**FIELDS, "transforms": [Resize(8, 8), Colorize()]}
     (train / "n1" / "an image 1.png").write_bytes(b"no image")
     text = refusal("imagenet", train, **resized)
-    assert "sample 1 (" in text
-    assert "an image 1.png) cannot be read" in text
+    assert "sample 1 of reader 'imagenet' for 'train' cannot be used: " in text
+    assert "an image 1.png cannot be read" in text
     assert "train.txt:2: the label is '3', and labels are integers from 0 to 2" in refusal(
         "imagenet", train, data_filename="../train.txt", num_labels=3
     )
     assert "one of the two" in refusal("imagenet", train)
     (folder / "train.txt").write_text("a.png\n")
     assert "must be 1 names and a label" in refusal("imagenet", train, **FIELDS)
+
+
+def test_a_damaged_image_is_named_or_replaced(images):
+    """By its number in the reader, the reader and its path; `skip_bad` takes the next one in its place."""
+    folder, _ = images
+    path = folder / "train" / "n0" / "an image 2.png"
+    path.write_bytes(path.read_bytes()[:-200])
+    reader = opened("imagenet", folder / "train", **FIELDS, transforms=[Resize(8, 8), Colorize()])
+    with pytest.raises(DataError, match=rf"sample 2 of reader 'imagenet' for 'train' cannot be used: {path} cannot"):
+        reader.read(np.array([3, 2, 0]))
+    with pytest.raises(DataError, match="sample 2 of reader 'imagenet'"):
+        list(open_data(reader, Loading(batch_size=4)).epoch(0))
+    with pytest.warns(UserWarning, match="sample 2 of reader 'imagenet' for 'train' is replaced by the next one"):
+        (batch,) = open_data(reader, Loading(batch_size=4, shuffle=False, skip_bad=1)).epoch(0)
+    assert batch.ids.tolist() == [0, 1, 3, 3]
+    assert batch.fields["labels"].argmax(1).tolist() == [0, 3, 9, 9]

@@ -67,8 +67,8 @@ def test_csv_skips_columns(tmp_path):
 @pytest.mark.parametrize(
     ("text", "fields", "words"),
     [
-        ("1,2\n3,x\n", {}, "no table of numbers: could not convert string 'x'"),
-        ("1,2\n3\n", {}, "no table of numbers"),
+        ("1,2\n3,x\n", {}, "not a table of numbers: could not convert string 'x'"),
+        ("1,2\n3\n", {}, "not a table of numbers"),
         ("a,b\n", {"has_header": True}, "no rows after the 1"),
         ("1,2\n3,4.5\n", {}, "sample 1 has the label 4.5"),
         ("1,2\n3,9\n", {"num_labels": 5}, "sample 1 has the label 9, and labels are integers from 0 to 4"),

@@ -45,7 +45,7 @@ def test_a_run_is_read_without_its_restarts_and_half_a_line(folder):
         ({"exit_code": 75}, "stopped on request"),
         ({"exit_code": 130}, "interrupted"),
         ({"exit_code": 4}, "ended with exit code 4"),
-        (None, "ended without leaving word, as after a kill"),
+        (None, "ended without saying how, as after a kill"),
     ],
 )
 def test_how_it_ended_in_words(folder, end, status):

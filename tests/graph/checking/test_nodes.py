@@ -116,7 +116,7 @@ def test_notes_list_eight_names_and_count_the_rest():
     graph, _ = graph_of(*layers)
     graph.placed()
     names = ", ".join(f"'x{i}_dummy'" for i in range(8))
-    assert graph.notes() == [f"inserted Dummy {names} and 2 more, behind outputs that nobody takes"]
+    assert graph.notes() == [f"inserted Dummy {names} and 2 more, after outputs without a child"]
 
 
 def test_what_is_inserted_is_named_as_lbann_names_it_and_noted():
@@ -136,7 +136,7 @@ def test_what_is_inserted_is_named_as_lbann_names_it_and_noted():
     assert plan.notes == (
         "inserted Evaluation 'loss_eval2', to be read",
         "inserted Split 'x_split', behind outputs with several takers",
-        "inserted Dummy 'loss_eval_dummy', 'unused_dummy', behind outputs that nobody takes",
+        "inserted Dummy 'loss_eval_dummy', 'unused_dummy', after outputs without a child",
     )
 
 

@@ -147,7 +147,7 @@ def test_pieces_are_shaped_as_slices_of_a_tensor(points, axis):
             g.Pooling(num_dims=1, pool_mode="max", pool_dims_i=2, pool_pads_i=2, pool_strides_i=1),
             [(3, 8)],
             1,
-            "has windows of 2 and padding 2, so a window would lie in the padding alone; the padding must be smaller",
+            "has windows of 2 and padding 2, so a window would be in the padding alone; the padding must be smaller",
         ),
         (
             g.Pooling(num_dims=2, pool_mode="avg"),

@@ -42,7 +42,7 @@ def test_every_problem_is_named_behind_lbanns_words():
         "Arguments could not be parsed.",
         "there is no option '--num_epoch=3'; did you mean 'num_epochs'?",
         "--mini_batch_size: 'x' is not a number (int)",
-        "'file' is no option",
+        "'file' is not an option",
         "--random_seed: a value is missing (int)",
         "environment variable LBANN_PROCS_PER_TRAINER: 'all' is not a number (int)",
     )

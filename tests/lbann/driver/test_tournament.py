@@ -73,3 +73,66 @@ def test_each_trainer_may_have_a_file_and_a_model_of_its_own(tmp_path):
         "trainer0": "model_weights_y_linearity_weights_3x5.bin",
         "trainer1": "model_weights_y_linearity_weights_4x5.bin",
     }
+
+
+# Each trainer has a weight of its own, which nothing trains, and its score is a number that each evaluation draws anew.
+CALLBACK = """
+trainer { mini_batch_size: 4 random_seed: 7 }
+model { name: "model0" num_epochs: 4
+  metric { layer_metric { layer: "score" name: "score" } }
+  metric { layer_metric { layer: "w" name: "weight" } }
+  layer { name: "x" input { data_field: "samples" } }
+  layer { name: "score" uniform { neuron_dims: [1] } }
+  layer { name: "w" weights: "own" weights_layer { dims: [1] } }
+  weights { name: "own" initializer { uniform_initializer { min: 0 max: 1 } } }
+  callback { print {} }
+  callback { save_topk_models { dir: "best" k: 1 metric: "weight" ascending_ordering: true } }
+  callback { ltfb { batch_interval: INTERVAL metric: "score" MORE } }
+}
+data_reader {
+  reader { name: "synthetic" role: "train" num_samples: 8 synth_dimensions: "5" }
+  reader { name: "synthetic" role: "tournament" num_samples: 4 synth_dimensions: "5" }
+  reader { name: "synthetic" role: "validate" num_samples: 4 synth_dimensions: "5" }
+  reader { name: "synthetic" role: "test" num_samples: 4 synth_dimensions: "5" }
+}
+"""
+VALUE = re.compile(r"model0 \(instance (\d)\) (tournament|validation|test) weight : ([\d.e+-]+)")
+
+
+def test_alone_the_callback_plays_against_itself(capsys, monkeypatch, tmp_path):
+    text = CALLBACK.replace("INTERVAL", "3").replace("MORE", "")
+    ended = run(capsys, monkeypatch, tmp_path, f"--prototext={write(tmp_path, text)}")
+    assert ended.code == 0, ended.err
+    assert [line[:3] for line in LINE.findall(ended.out.replace("model0", "m"))] == [("3", "0", "0"), ("6", "0", "0")]
+    assert "  Trainers              : 1\n" in ended.out
+    assert sum("training epoch" in line and "objective" in line for line in ended.out.splitlines()) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["sendrecv_weights", "checkpoint_file"])
+def test_the_callback_lets_the_better_model_of_a_pair_go_on_in_both(way, tmp_path):
+    lower = way == "sendrecv_weights"
+    more = f'communication_algorithm: "{way}" low_score_wins: {str(lower).lower()} checkpoint_basedir: "sent"'
+    write(tmp_path, CALLBACK.replace("INTERVAL", "2").replace("MORE", more))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "descend.lbann.driver", "--prototext=experiment.prototext", "--procs_per_trainer=1"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "  Trainers              : 2\n" in ended.stdout
+    rounds = LINE.findall(ended.stdout.replace("model0", "m"))
+    assert [line[:2] for line in rounds] == [(step, trainer) for step in "246" for trainer in "01"]
+    weights = {
+        (int(trainer), mode): [float(value) for who, where, value in VALUE.findall(ended.stdout) if
+                               (who, where) == (trainer, mode)]
+        for trainer in "01" for mode in ("tournament", "validation", "test")
+    }  # fmt: skip
+    for number, line in enumerate(rounds):
+        trainer, chosen, partner = int(line[1]), int(line[2]), int(line[5])
+        own, theirs = float(line[4]), float(line[6])
+        assert partner == 1 - trainer
+        assert chosen == (partner if (theirs <= own if lower else theirs >= own) else trainer)
+        both = weights[trainer, "tournament"][2 * (number // 2) : 2 * (number // 2) + 2]
+        assert weights[trainer, "validation"][number // 2 + 1] == both[chosen != trainer]
+    last = [weights[trainer, "test"][0] for trainer in (0, 1)]
+    best = last.index(min(last))
+    assert [path.name for path in (tmp_path / "best").iterdir()] == [f"trainer{best}"]

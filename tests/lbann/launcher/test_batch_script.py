@@ -138,12 +138,14 @@ HEADERS = {
         "#BSUB -U morning",
     ],
     "flux": ["#flux: --nodes=2", "#flux: --time-limit=30m", "#flux: --queue=debug", "#flux: --bank=bank"],
+    "pjm": ["#PJM -L node=2", "#PJM --mpi proc=8", "#PJM -L elapse=0:30:00", "#PJM -g bank", "#PJM -o {0}/out.log"],
     "openmpi": [],
 }
 STARTERS = {
     "slurm": "srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --exclusive ",
     "lsf": "jsrun --nrs 2 --rs_per_host 1 --tasks_per_rs 4 --launch_distribution packed --cpu_per_rs ALL_CPUS ",
     "flux": "flux run --nodes=2 --ntasks=8 --exclusive ",
+    "pjm": "mpiexec -n 8 --exclusive ",
     "openmpi": "mpiexec -n 8 --map-by ppr:4:node --exclusive ",
 }
 

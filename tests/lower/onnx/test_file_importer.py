@@ -168,7 +168,7 @@ def test_values_outside_the_file_are_read_from_its_folder_alone(tmp_path):
 
 
 def test_files_that_are_none_are_refused(tmp_path):
-    with pytest.raises(StorageError, match="is no file"):
+    with pytest.raises(StorageError, match="is not a file"):
         descend.onnx.load(tmp_path / "none.onnx")
     (tmp_path / "m.onnx").write_bytes(b"\x00\x01 no protobuf")
     with pytest.raises(StorageError, match="no ONNX file"):

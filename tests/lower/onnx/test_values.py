@@ -53,7 +53,7 @@ def test_lists_axes_and_orders_are_checked_against_the_dimensions():
         node.int_list("strides", [2, 2], 2)
     with refused("has far 4, and its input has 4 dimensions"):
         node.axis(4, 0, "far")
-    with refused("which is no order of 4 axes"):
+    with refused("which is not an order of 4 axes"):
         node.perm(4)
 
 

@@ -1,4 +1,4 @@
-"""Settings that nobody chose: recorders run the other libraries with random ones, and ours must follow every step.
+"""Random settings: recorders run the other libraries with random ones, and ours must follow every step.
 
 What is recorded is judged by test_trajectories.py itself, in a process of its own, as any other folder would be.
 torch.optim is at hand always. The rest want an interpreter with the library in it, named by a variable:

@@ -92,7 +92,7 @@ def test_a_kernel_that_cannot_be_loaded_or_trusted_is_left_aside(workshop: kerne
     path.write_bytes(b"not a kernel")
     path.chmod(0o666)
     auto = optimizer()
-    with pytest.warns(UserWarning, match="may have been written by somebody else"):
+    with pytest.warns(UserWarning, match="may have been written by another user"):
         auto.step()
     torch.testing.assert_close(auto.param_groups[0]["params"][0], ours.param_groups[0]["params"][0])
     path.chmod(0o600)

@@ -46,11 +46,8 @@ def test_sources_compile(rule: Rule, low: str, architecture: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", {source(rule, "float32", None): rule for rule in TRACED}.values(), ids=repr)
 def test_sources_of_every_rule_compile(rule: Rule) -> None:
-    for architecture, dtype, low in (
-        ("sm_80", "float32", None),
-        ("sm_90", "float32", None),
-        ("sm_90", "float32", "bfloat16"),
-    ):
+    """A source says nothing of the architecture, so pairs of architecture and precision show what the product does."""
+    for architecture, dtype, low in (("sm_80", "float32", None), ("sm_90", "float32", "bfloat16")):
         assert nvrtc.compile_cuda(source(rule, dtype, low), architecture).startswith(ELF)
 
 

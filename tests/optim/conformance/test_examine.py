@@ -111,7 +111,7 @@ def test_what_builds_nothing_to_examine_is_an_error():
         examine(Stubborn)
     with pytest.raises(RuleError, match=r"Adam\(lr=-1.0\) cannot be built"):
         examine(torch.optim.Adam, lr=-1.0)
-    with pytest.raises(RuleError, match=r"list builds a list, which is no torch.optim.Optimizer"):
+    with pytest.raises(RuleError, match=r"list builds a list, which is not a torch.optim.Optimizer"):
         examine(list)
 
 

@@ -104,7 +104,7 @@ class LeakingSum(Toy):
     [
         ({"first": False}, "AdamW", "the first moment is not corrected"),
         ({"second": False}, "AdamW", "the second moment is not corrected"),
-        ({"coupled": True}, "AdamW", "the decay stands in the gradient"),
+        ({"coupled": True}, "AdamW", "the decay is in the gradient"),
         ({"decays": False}, "AdamW", "the weight decay is ignored"),
         ({"decays": False}, "Adam", "the weight decay is ignored"),
     ],
@@ -141,7 +141,7 @@ def test_a_small_mistake_is_distinguished_from_low_precision():
 
 @pytest.mark.parametrize("options", [{"maximize": True, "weight_decay": 0.1}, {"fused": True}])
 def test_torch_follows_the_published_rule_under_its_own_options(options):
-    """A fused kernel writes over the memory behind an expanded weight; that must be nobody else's."""
+    """A fused kernel writes over the memory behind an expanded weight; that must not be shared."""
     report = examine(torch.optim.SGD, checks=("published rule", "overlapping tensor"), momentum=0.9, **options)
     assert report["published rule"].verdict is Verdict.OK
     assert report["overlapping tensor"].verdict is (Verdict.FAIL if "fused" in options else Verdict.OK)

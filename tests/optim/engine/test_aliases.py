@@ -1,4 +1,4 @@
-"""Parameters whose memory somebody else holds are updated where they are; all others may move."""
+"""Parameters whose memory is held elsewhere are updated where they are; all others may move."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def step(params: list[nn.Parameter], optimizer: Any, steps: range) -> None:
 
 
 def expected(steps: int, runner: str) -> list[Tensor]:
-    """Of parameters that nobody else holds; "blocks" and "compiled" agree to the bit."""
+    """Of parameters that are held nowhere else; "blocks" and "compiled" agree to the bit."""
     params = fresh()
     step(params, descend.optim.Adam(params, lr=0.01, runner="plain" if runner == "plain" else "blocks"), range(steps))
     return [p.detach() for p in params]
@@ -152,7 +152,7 @@ def test_who_takes_the_memory_between_two_steps_sees_every_update(hold: Any, run
     step(params, optimizer, range(2))
     read = hold(params)
     step(params, optimizer, range(2, 4))
-    optimizer.load_state_dict(optimizer.state_dict())  # lays the parameters out anew
+    optimizer.load_state_dict(optimizer.state_dict())  # lays the parameters out again
     step(params, optimizer, range(4, 6))
     for p, seen, right in zip(params, read(), expected(6, runner), strict=True):
         assert torch.equal(p, right)

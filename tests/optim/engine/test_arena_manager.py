@@ -1,4 +1,4 @@
-"""Which parameters are in which arena, and when arenas are made anew."""
+"""Which parameters are in which arena, and when arenas are created again."""
 
 import pytest
 import torch

@@ -70,7 +70,7 @@ def test_a_parameter_in_two_groups_is_refused_and_nothing_changes():
     groups = [{"params": [p]}, {"params": [q]}]
     made = tracker(groups, [["p"], ["q"]])
     groups[1]["params"][0] = p
-    with pytest.raises(RuleError, match="stand in two places"):
+    with pytest.raises(RuleError, match="appear twice"):
         made.follow(groups, GradientScanner())
     assert made.names == [["p"], ["q"]]
 

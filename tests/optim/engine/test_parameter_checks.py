@@ -1,4 +1,4 @@
-"""Who may be trained, and that everybody is trained once."""
+"""Which parameters may be trained, and that each is trained once."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_all_problems_come_at_once() -> None:
 
 def test_nobody_stands_in_two_places() -> None:
     p, whole = torch.zeros(3), torch.zeros(10)
-    assert "the same weights stand in two places, 'w0' (group 0) and 'w2' (group 0)" in refused(p, whole, p)
+    assert "the same weights appear twice, 'w0' (group 0) and 'w2' (group 0)" in refused(p, whole, p)
     assert "share memory" in refused(whole[:6], whole[5:])
     with pytest.raises(RuleError, match="two tensors are called 'a'"):
         check([{"params": [p, whole], "param_names": ["a", "a"]}], [["a", "a"]], "Adam")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-import torch.multiprocessing as mp
+from ranks.called import on_ranks
+from ranks.start import free_port
 from torch import Tensor, nn
 
 import descend.optim
@@ -97,10 +96,11 @@ def test_a_gradient_from_before_a_cast_counts(runner: str) -> None:
 
 @pytest.fixture
 def one_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}.items():
+    for name, value in {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }.items():
         monkeypatch.setenv(name, value)  # and gone after the test: jobs that later ones start would take them
     torch.distributed.init_process_group("gloo", rank=0, world_size=1)
     yield
@@ -156,12 +156,11 @@ def whole(model: nn.Module) -> list[Any]:
     return [p.full_tensor().detach().numpy() for p in model.parameters()]  # pyright: ignore[reportCallIssue]  # a DTensor
 
 
-def rank(number: int, port: int, names: list[str], runner: str, folder: str, results: Any) -> None:
+def rank(number: int, names: list[str], runner: str, folder: str) -> tuple[list[Any], list[Any]]:
+    """Of each optimizer the weights of a run and of one that was saved and loaded; and what `moved_to_ranks` gives."""
     from torch.distributed.fsdp import fully_shard
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=number, world_size=2)
+    seen: list[Any] = []
     samples = slice(4 * number, 4 * number + 4)
     for name in names:
         model: Any = fully_shard(net())
@@ -176,15 +175,10 @@ def rank(number: int, port: int, names: list[str], runner: str, folder: str, res
         restored(model, optimizer, again, other, f"{folder}/{name}")
         for one, its in ((model, optimizer), (again, other)):
             train(one, its, samples, 4, range(4, 6))
-        found = (whole(model), whole(again))
-        if number == 0:
-            results.put(found)
+        seen.append((whole(model), whole(again)))
     moved = whole(moved_to_ranks("nadam", runner))
-    if number == 0:
-        results.put(moved)
     assert_all_ranks_refuse(model, optimizer, number)
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    return seen, moved
 
 
 def moved_to_ranks(name: str, runner: str) -> nn.Module:
@@ -228,15 +222,7 @@ def assert_all_ranks_refuse(model: Any, optimizer: Any, number: int) -> None:
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_two_ranks_train_and_save_as_one_process_does(runner: str, tmp_path: Any) -> None:
     names = ["sgd", "adam", "nadam", "ftrl"]
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = int(s.getsockname()[1])
-    results = mp.get_context("spawn").Queue()
-    ranks = mp.spawn(rank, args=(port, names, runner, str(tmp_path), results), nprocs=2, join=False)
-    assert ranks is not None
-    seen = [results.get(timeout=120) for _ in names]
-    moved = results.get(timeout=120)
-    ranks.join()
+    (seen, moved), _ = on_ranks(2, rank, tmp_path, names, runner, str(tmp_path))
     for name, (kept, loaded) in zip(names, seen, strict=True):
         model = net()
         optimizer = descend.optim.create(name, model.named_parameters(), lr=1e-2, runner="plain")

@@ -96,7 +96,7 @@ def test_groups_whose_options_differ_are_not_joined() -> None:
         joined.load_state_dict(two.state_dict())
 
 
-# ---- states that somebody, or a disk, has changed
+# ---- states that a user, or a disk, has changed
 
 
 def group(**options: Any) -> Callable[[Any], None]:
@@ -113,20 +113,20 @@ BROKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a group without weights": (lambda s: s["param_groups"][0].pop("params"), "group 0 must be a dict with a list"),
     "too few names": (group(param_names=["a"]), "group 0 has 4 weights"),
     "a name twice": (group(param_names=list("abca")), "two weights are called 'a'"),
-    "a number twice": (group(params=[0, 1, 2, 2]), "weights 2 stand in two places"),
+    "a number twice": (group(params=[0, 1, 2, 2]), "weights 2 appear twice"),
     "a list for a state": (lambda s: s["state"].update({1: [3]}), "state of weights 1 must be a dict and is list"),
-    "nobody's state": (lambda s: s["state"].update({9: {}}), "state of weights 9, which stand in no group"),
+    "nobody's state": (lambda s: s["state"].update({9: {}}), "state of weights 9, which are in no group"),
     "no rule": (lambda s: s["param_groups"][0].pop("rule"), "None, decay coupled"),
     "a rate that is none": (group(lr=math.nan), "saved group 0: lr must be finite"),
-    "a constant out of range": (group(beta1=2.0), "beta1 must lie in"),
+    "a constant out of range": (group(beta1=2.0), "beta1 must be in"),
     "an unknown option": (group(beta3=2.0), "no option 'beta3'"),
-    "a count below none": (group(updates=-1), "'updates' of the state dict must be a whole number and is -1"),
-    "words for a seed": (group(seed="a"), "'seed' of the state dict must be a whole number"),
+    "a count below none": (group(updates=-1), "'updates' of the state dict must be an integer and is -1"),
+    "words for a seed": (group(seed="a"), "'seed' of the state dict must be an integer"),
     "no step": (lambda s: s["state"][0].pop("step"), r"a\.step +a step count +nothing"),
-    "a step that is no number": (entry(step=torch.tensor(math.nan)), r"a\.step +a step count +tensor\(nan\)"),
+    "a step that is not a number": (entry(step=torch.tensor(math.nan)), r"a\.step +a step count +tensor\(nan\)"),
     "a step below none": (entry(step=torch.tensor(-1.0)), r"a\.step +a step count"),
     "moments that are no numbers": (entry(m=torch.tensor([0.0, math.nan, 0.0])), r"a\.m +\(3,\) of numbers +NaN"),
-    "whole numbers": (entry(m=torch.zeros(3, dtype=torch.int32)), r"a\.m +\(3,\) +\(3,\) torch.int32"),
+    "integers": (entry(m=torch.zeros(3, dtype=torch.int32)), r"a\.m +\(3,\) +\(3,\) torch.int32"),
     "complex numbers": (entry(m=torch.zeros(3, dtype=torch.cfloat)), r"a\.m +\(3,\) +\(3,\) torch.complex64"),
     "sparse moments": (entry(m=torch.zeros(3).to_sparse()), r"a\.m +\(3,\) +\(3,\) torch.sparse_coo"),
     "moments without values": (entry(m=torch.zeros(3, device="meta")), r"a\.m +\(3,\) +\(3,\) without values"),
@@ -168,7 +168,7 @@ def test_the_master_has_to_fit_too() -> None:
 
 @pytest.mark.parametrize("runner", ["plain", "blocks"])
 def test_constants_that_a_schedule_wrote_say_what_is_remembered(runner: str) -> None:
-    """SGD built without momentum, which OneCycleLR then gave it, goes on with it in a new process."""
+    """SGD built without momentum, which OneCycleLR then gave it, continues with it in a new process."""
 
     def made(p: torch.nn.Parameter) -> Any:
         return descend.optim.SGD([("a", p)], lr=0.1, runner=runner)
@@ -203,7 +203,7 @@ def test_the_constants_in_force_are_those_that_go_on(key: str, built: float) -> 
     steps([p, q], [whole, part], range(2, 4))
     assert torch.equal(p, q)
     assert part.param_groups[0]["beta1"] == part.param_groups[0]["betas"][0] == 0.8
-    part.param_groups[0]["beta1"] = 0.5  # the rule is built anew from what stands there now
+    part.param_groups[0]["beta1"] = 0.5  # the rule is built anew from the values in the group
     part.step()
 
 
@@ -232,7 +232,7 @@ def test_whatever_stands_in_a_group_it_is_refused_in_words(key: str, value: obje
 def test_a_constant_that_makes_no_sense_is_refused_when_it_is_loaded() -> None:
     saved = optimizer(["a"], steps=1)
     saved.param_groups[0]["beta1"] = 2.0
-    with pytest.raises(RuleError, match=r"beta1 must lie in \[0, 1\) and is 2\.0"):
+    with pytest.raises(RuleError, match=r"beta1 must be in \[0, 1\) and is 2\.0"):
         optimizer(["a"]).load_state_dict(saved.state_dict())
 
 
@@ -296,7 +296,7 @@ def test_what_a_user_files_under_a_text_is_kept() -> None:
 
 
 def test_an_optimizer_without_names_takes_over_those_of_a_state() -> None:
-    """As torch does. Noise is a function of the name, so the run goes on as the saved one would have."""
+    """As torch does. Noise is a function of the name, so the run continues as the saved one would have."""
 
     def sgld(named: bool) -> Any:
         params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]

@@ -167,7 +167,7 @@ def test_a_list_of_another_length_or_with_a_tensor_twice_is_refused(runner: str)
     with pytest.raises(RuleError, match=r"group 0: holds 3 weights and held 2 .* use add_param_group"):
         ours.step()
     ours.param_groups[0]["params"][1:] = [p]
-    with pytest.raises(RuleError, match="the same weights stand in two places"):
+    with pytest.raises(RuleError, match="the same weights appear twice"):
         ours.step()
 
 

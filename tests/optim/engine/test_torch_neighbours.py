@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import copy
-import os
-import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-import torch.multiprocessing as mp
+from ranks.called import on_ranks
 from torch import nn
 
 import descend.optim
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def net() -> nn.Sequential:
@@ -51,16 +51,7 @@ def test_fullgraph_compilation_names_the_reason_why_the_step_is_not_in_the_graph
         torch.compile(optimizer.step, backend="eager", fullgraph=True)()
 
 
-def _port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
-def _rank(rank: int, port: int, kind: str, name: str, runner: str, results: Any) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+def _rank(rank: int, kind: str, name: str, runner: str) -> list[Any]:
     model: Any = net()
     if kind == "ddp":
         model = nn.parallel.DistributedDataParallel(model)
@@ -76,10 +67,7 @@ def _rank(rank: int, port: int, kind: str, name: str, runner: str, results: Any)
         (model(x).square().sum() / 4).backward()
         optimizer.step()
     whole = [p.full_tensor() if kind == "fsdp2" else p for p in model.parameters()]
-    if rank == 0:
-        results.put([p.detach().numpy() for p in whole])
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    return [p.detach().numpy() for p in whole]
 
 
 @pytest.mark.slow
@@ -93,7 +81,7 @@ def _rank(rank: int, port: int, kind: str, name: str, runner: str, results: Any)
         ("fsdp2", "lars", "blocks"),
     ],
 )
-def test_ranks_train_as_one_process_does(kind: str, name: str, runner: str) -> None:
+def test_ranks_train_as_one_process_does(kind: str, name: str, runner: str, tmp_path: Path) -> None:
     model = net()
     optimizer = descend.optim.create(name, model.named_parameters(), lr=1e-2, runner="plain")
     random = torch.Generator().manual_seed(1)
@@ -102,8 +90,6 @@ def test_ranks_train_as_one_process_does(kind: str, name: str, runner: str) -> N
         optimizer.zero_grad()
         (model(x).square().sum() / 8).backward()
         optimizer.step()
-    context = mp.get_context("spawn")
-    results = context.SimpleQueue()
-    mp.spawn(_rank, args=(_port(), kind, name, runner, results), nprocs=2)
-    for p, found in zip(model.parameters(), results.get(), strict=True):
-        torch.testing.assert_close(torch.from_numpy(copy.deepcopy(found)), p.detach(), rtol=1e-5, atol=1e-6)
+    seen, _ = on_ranks(2, _rank, tmp_path, kind, name, runner)
+    for p, found in zip(model.parameters(), seen, strict=True):
+        torch.testing.assert_close(torch.from_numpy(found), p.detach(), rtol=1e-5, atol=1e-6)

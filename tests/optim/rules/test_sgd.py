@@ -49,7 +49,7 @@ def test_the_place_of_the_rate_only_shows_when_it_changes(path):
     outside, inside = SGD(0.9), SGD(0.9, rate_inside=True)
     same = [0.1] * 3
     assert path(outside, w, g, same, 0.0)[-1] == pytest.approx(path(inside, w, g, same, 0.0)[-1].item())
-    # by hand, rate 1 then 0: outside stops at once, inside goes on with 0.9 of the first move
+    # by hand, rate 1 then 0: outside stops at once, inside continues with 0.9 of the first move
     assert [x.item() for x in path(outside, w, g[:2], [1.0, 0.0], 0.0)] == [-1.0, -1.0]
     assert [x.item() for x in path(inside, w, g[:2], [1.0, 0.0], 0.0)] == [-1.0, -1.9]
 

@@ -45,7 +45,7 @@ def test_the_written_form_is_read_back(one):
         ({"log": [1, 0.1]}, "below the upper"),
         ({"log": [0, 1]}, "above 0"),
         ({"one_minus_log": [0.1, 2]}, "at most 1"),
-        ({"integer": [1, 2.5]}, "whole"),
+        ({"integer": [1, 2.5]}, "integers"),
         ({"choice": []}, "at least one"),
         ({"log": [1]}, "two numbers"),
         (3, "written like"),

@@ -28,4 +28,4 @@ def test_what_is_not_there_is_reported_without_running_anything(tmp_path, monkey
     assert missing("no_such_package.part:f") == "there is no module 'no_such_package'"
     assert missing("json:loads") is None
     (tmp_path / "broken.py").write_text("def (")
-    assert "broken.py is no Python" in missing("broken.py:f")
+    assert "broken.py is not Python" in missing("broken.py:f")

@@ -1,4 +1,4 @@
-"""The files of a report: they say what the comparison says, ask nobody for anything, and are no formulas."""
+"""The files of a report: they say what the comparison says, load nothing, and are not formulas."""
 
 import csv
 import io

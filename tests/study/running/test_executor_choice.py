@@ -1,4 +1,4 @@
-"""Measuring the ways of running trials: what it says, and how long it goes on."""
+"""Measuring the ways of running trials: what it says, and how long it continues."""
 
 import re
 import time

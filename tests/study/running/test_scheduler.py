@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from ranks.start import begin_alone
 from study_tasks import mlp
 from torch import nn
 
@@ -46,6 +47,13 @@ def study(**fields):
     return Study(batch_sizes=(32,), **given)
 
 
+WORK = """
+import sys
+from descend.study.running.scheduler import work
+work(*sys.argv[1:])
+"""
+
+
 def scores(records):
     return {name: (record.status, record.scores) for name, record in sorted(records.items())}
 
@@ -67,6 +75,7 @@ def test_a_study_that_was_killed_goes_on_to_the_same_records(tmp_path):
     whole = conduct(study(), Memory(), executor="one")
     code = f"""
 import sys; sys.path[:0] = [{str(Path.cwd())!r}, {str(Path(WORKLOAD).parent)!r}]
+from ranks.start import begin_alone
 from study_tasks import mlp
 from descend.study.running.scheduler import work
 work({str(tmp_path)!r}, "one")
@@ -108,7 +117,6 @@ def test_processes_that_are_killed_anywhere_lose_nothing_and_run_nothing_twice(t
     monkeypatch.setattr(leases, "LEASE_SECONDS", 2.0)
     code = """
 import socket, sys
-sys.path[:0] = sys.argv[3:]
 socket.gethostname = lambda: sys.argv[2]
 from descend.study.running import scheduler as conduct, trial_leases as leases
 leases.LEASE_SECONDS, leases._HEARTBEAT_SECONDS = 2.0, 0.2
@@ -118,8 +126,7 @@ conduct.work(sys.argv[1], "one")
     chance = random.Random(0)
 
     def start(host):
-        places = [str(Path.cwd()), str(Path(WORKLOAD).parent)]
-        return subprocess.Popen([sys.executable, "-c", code, str(tmp_path), host, *places])
+        return begin_alone(code, tmp_path / "script", str(tmp_path), host)
 
     def killed(process):
         os.kill(process.pid, signal.SIGKILL)
@@ -145,15 +152,10 @@ conduct.work(sys.argv[1], "one")
 
 @pytest.mark.slow
 def test_a_signal_ends_a_study_with_its_claims_given_back(tmp_path):
-    code = f"""
-import sys; sys.path[:0] = [{str(Path.cwd())!r}, {str(Path(WORKLOAD).parent)!r}]
-from descend.study.running.scheduler import work
-work({str(tmp_path)!r}, sys.argv[1])
-"""
     long = study(steps=(2000,))
     StudyDirectory(tmp_path, long)
     for executor in ("together", "one"):
-        process = subprocess.Popen([sys.executable, "-c", code, executor])
+        process = begin_alone(WORK, tmp_path / "script", str(tmp_path), executor)
         deadline = time.monotonic() + 60
         while not list((tmp_path / "leases").iterdir()):
             assert time.monotonic() < deadline
@@ -358,7 +360,7 @@ def test_processes_have_gpus_of_their_own(monkeypatch):
 
 
 def test_a_process_helps_with_another_arm_in_that_arms_own_way(tmp_path):
-    """Somebody else holds all trials of the arm that runs together; the other arm's optimizer cannot."""
+    """Another process holds all trials of the arm that runs together; the other arm's optimizer cannot."""
     arms = {"sgd": Arm("SGD", {"lr": log(1e-2, 1.0)}), "torch": Arm("torch.optim:SGD", {"lr": log(1e-2, 1.0)})}
     small = study(arms=arms, searches=1, confirmation_seeds=1)
 

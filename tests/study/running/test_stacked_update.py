@@ -34,9 +34,9 @@ def test_a_rule_that_looks_at_whole_tensors_has_an_update_for_each():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ([{"momentum": 0.0}, {"momentum": 0.9}], "no number above 0 in all of them"),
+        ([{"momentum": 0.0}, {"momentum": 0.9}], "not a number above 0 in all of them"),
         ([{}, {"optimizer": "Adam"}], "different rules"),
-        ([{"decay": "coupled"}, {"decay": "decoupled"}], "an option that is no number"),
+        ([{"decay": "coupled"}, {"decay": "decoupled"}], "an option that is not a number"),
         ([{}, {"roles.bias.lr_mult": 0.5}], "group their weights in different ways"),
         ([{"optimizer": "Muon"}], "one tensor at a time"),
     ],

@@ -24,7 +24,7 @@ STUDY = Study(workload=TASK, batch_sizes=32, steps=(4,), evaluations=2, arms=ARM
 
 
 class Pool:
-    """Runs a trial when somebody waits for one, in any order; `fate` says what comes of it."""
+    """Runs a trial when it is waited for, in any order; `fate` says what comes of it."""
 
     def __init__(self, fate, width=3):
         self.fate, self.width = fate, width

@@ -228,7 +228,7 @@ def test_a_trace_serves_all_stacks_of_its_form_and_no_other(monkeypatch):
 def test_what_cannot_run_together_is_named():
     assert "another library" in can_run_vmapped(TASK, [trial(optimizer="torch.optim:SGD")], {})
     assert "one tensor at a time" in can_run_vmapped(TASK, [trial(optimizer="Muon")] * 2, {})
-    assert "no number" in can_run_vmapped(TASK, [trial(), trial(momentum=0.9)], {})
+    assert "not a number" in can_run_vmapped(TASK, [trial(), trial(momentum=0.9)], {})
     for model, said in (
         (Drawing, "random operation"),
         (Counting, "something else than one module"),

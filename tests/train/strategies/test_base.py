@@ -113,7 +113,8 @@ def test_a_single_device_has_everything_to_itself():
     assert strategy.local_parameters().keys() == {"weight", "bias"}
     accumulate(run, batch)
     parameters = {"weight": run.task.module.weight}
-    (norm,) = strategy.gradient_norms(parameters)
+    (norm,), total = strategy.gradient_norms(parameters)
+    assert total == norm
     assert float(norm) == pytest.approx(float(run.task.module.weight.grad.square().sum().sqrt()), rel=1e-12)
     before, gradient = run.task.module.weight.detach().clone(), run.task.module.weight.grad.clone()
     strategy.optimizer_step(batch)

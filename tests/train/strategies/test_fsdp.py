@@ -1,15 +1,18 @@
-"""Fully sharded data parallelism on one process: the group has one rank, so each shard is a whole parameter.
+"""Fully sharded data parallelism on one process.
 
-Two ranks, of processes of their own, are in tests/ranks/test_wrapped.py.
+In most tests the group has one rank, so that each shard is a whole parameter; in some two ranks are threads. Ranks that
+are processes are in tests/ranks/test_wrapped.py.
 """
 
 import copy
 import functools
+import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from thread_ranks import on_torch_ranks
 from torch import nn
 from torch.distributed import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -149,9 +152,10 @@ def test_a_parameter_that_is_not_sharded_stands_for_itself(mesh):
 def test_norms_are_those_of_whole_gradients(made):
     with made.strategy.running():
         backward(made)
-        found = made.strategy.gradient_norms(made.strategy.local_parameters())
+        found, total = made.strategy.gradient_norms(made.strategy.local_parameters())
     for norm, grad in zip(found, plain_gradients().values(), strict=True):
         assert float(norm) == pytest.approx(float(np.linalg.norm(grad.numpy())))
+    assert float(total) == pytest.approx(sum(float(grad.square().sum()) for grad in plain_gradients().values()) ** 0.5)
 
 
 def test_norms_are_sums_over_the_ranks_that_hold_shards(made, monkeypatch):
@@ -162,7 +166,7 @@ def test_norms_are_sums_over_the_ranks_that_hold_shards(made, monkeypatch):
     stand_ins = {name: torch.zeros(len(grad or [])) for name, grad in gradients.items()}
     for name, grad in gradients.items():
         stand_ins[name].grad = None if grad is None else torch.tensor(grad)
-    norms = [float(norm) for norm in made.strategy.gradient_norms(stand_ins)]
+    norms = [float(norm) for norm in made.strategy.gradient_norms(stand_ins)[0]]
     assert norms == pytest.approx([50**0.5, 10.0, 8**0.5, 7.0])  # the last is whole on each rank
 
 
@@ -231,7 +235,7 @@ def test_an_error_ends_the_wait_and_frees_parameters(made):
 def test_nobody_knows_whose_a_gradient_was_that_is_not_finite(made):
     batch = Batch({"x": X, "y": Y}, np.arange(6), 0, 0, 6, True)
     assert made.strategy.diagnose(batch) == [
-        "the samples of all ranks are finite; FSDP2 sums gradients, so nobody knows whose it was"
+        "the samples of all ranks are finite; FSDP2 sums gradients, so the rank of origin is unknown"
     ]
     wrong = copy.deepcopy(batch)
     wrong.fields["x"][2, 0] = np.nan
@@ -243,3 +247,69 @@ def test_nobody_knows_whose_a_gradient_was_that_is_not_finite(made):
 def test_names_of_one_rank_stay_as_they_are(made):
     assert made.strategy.union(["b", "a", "b"]) == ["b", "a"]
     assert made.communicator.world_size == Communicator().world_size == 1
+
+
+BUILDING = threading.Lock()  # torch's generator belongs to all threads
+
+
+def rank_of_two(rank, names=("shard",)):
+    """A run of rank `rank` of two."""
+    mesh = init_device_mesh("cpu", (2,) if len(names) == 1 else (2, 1), mesh_dim_names=names)
+    with BUILDING:
+        module = network()
+    fully_shard(module[0], mesh=mesh)
+    batches = Batches(ArrayReader({"x": X, "y": Y}), 6, seed=0, shuffle=False)
+    return run_of(Sharded(fully_shard(module, mesh=mesh)), batches, communicator=Communicator(rank, 2))
+
+
+def half_backward(run, rank):
+    """The gradients of the sum over one half of the samples."""
+    mine = slice(3 * rank, 3 * rank + 3)
+    error = run.task.module(torch.from_numpy(X[mine])) - torch.from_numpy(Y[mine])
+    with run.strategy.communicating_backward():
+        error.square().sum().backward()
+
+
+@pytest.mark.parametrize("names", [("shard",), ("replicate", "shard")])
+@pytest.mark.parametrize("left", [None, 4.0])
+def test_gradients_of_two_ranks_are_sums_within_a_run_and_means_after_it(names, left):
+    """Whatever the module was set to before."""
+
+    def act(rank):
+        run = rank_of_two(rank, names)
+        module = run.task.module
+        if left is not None:
+            module.set_gradient_divide_factor(left)
+            module.set_requires_gradient_sync(False)
+            module.set_requires_all_reduce(False)
+        with run.strategy.running():
+            half_backward(run, rank)
+            sums = {name: p.grad.full_tensor() for name, p in module.named_parameters()}
+            norms = [float(norm) for norm in run.strategy.gradient_norms(run.strategy.local_parameters())]
+        module.zero_grad()
+        half_backward(run, rank)
+        return sums, norms, {name: p.grad.full_tensor() for name, p in module.named_parameters()}
+
+    for sums, norms, means in on_torch_ranks(2, act):
+        for norm, (name, whole) in zip(norms, plain_gradients().items(), strict=True):
+            torch.testing.assert_close(sums[name], whole)
+            torch.testing.assert_close(means[name], whole / 2)
+            assert norm == pytest.approx(float(whole.norm()))
+
+
+def test_names_of_two_ranks_are_joined():
+    found = on_torch_ranks(2, lambda rank: rank_of_two(rank).strategy.union([["b", "a"], ["c", "a"]][rank]))
+    assert found == [["b", "a", "c"]] * 2
+
+
+def test_each_of_two_ranks_says_whether_its_samples_are_finite():
+    """All know of all; the second rank has a sample that is not."""
+
+    def act(rank):
+        x = X.copy()
+        x[4, 1] = [0.0, np.inf][rank]
+        return rank_of_two(rank).strategy.diagnose(Batch({"x": x, "y": Y}, np.arange(6), 0, 0, 6, True))
+
+    for [line] in on_torch_ranks(2, act):
+        assert line.startswith("rank 1: ")
+        assert "sample 4 (field 'x')" in line

@@ -102,7 +102,7 @@ def test_the_first_signal_of_a_worker_is_kept():
 def test_a_worker_that_is_gone_is_an_error_with_its_rank():
     pool, _, _ = pool_of(workers=1, broken={1})
     assigned(pool, 0)
-    with pytest.raises(LostPeer, match="rank 1 has gone with a gradient under way: connection closed"):
+    with pytest.raises(LostPeer, match="rank 1 ended with a gradient under way: connection closed"):
         pool.next_arrival(FakeStop())
     assert not pool.has_idle
 

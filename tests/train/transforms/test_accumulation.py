@@ -145,6 +145,8 @@ def test_k_fac_is_refused_since_it_would_see_the_mini_batches():
 def window(every, parameters):
     run = SimpleNamespace(
         parameters=parameters,
+        strategy=SimpleNamespace(local_parameters=lambda: parameters),
+        optimizer=None,
         state=SimpleNamespace(step=0),
         communicator=SimpleNamespace(device=torch.device("cpu")),
     )

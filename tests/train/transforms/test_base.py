@@ -62,7 +62,7 @@ def test_only_transforms_that_observe_are_entered():
         assert entered == ["part"]
 
 
-def test_state_goes_by_class_and_what_was_not_saved_begins_anew():
+def test_state_goes_by_class_and_what_was_not_saved_starts_over():
     chain = TransformChain([Named([], "a"), Other([], "b")])
     saved = chain.state_dict()
     assert saved == {"Other": {"name": "b"}}

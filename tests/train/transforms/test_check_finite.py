@@ -11,7 +11,7 @@ from descend.experiment.build import usual_transforms
 from descend.train.objective import Ratio, Totals
 from descend.train.precision import Precision
 from descend.train.transforms.base import Gradients
-from descend.train.transforms.check_finite import CheckFinite, nonfinite_parameters
+from descend.train.transforms.check_finite import CheckFinite, FiniteLook, nonfinite_parameters
 
 
 def parameter(*values, sparse=False):
@@ -113,7 +113,7 @@ def gradients_of(run):
 
 
 def test_a_step_that_ends_the_run_leaves_no_gradient_behind():
-    """So that a caller who catches the error and goes on does not add to it."""
+    """So that a caller who catches the error and continues does not add to it."""
     run = run_of(Regression(), data(), transforms=usual_transforms("stop"))
     for p in run.parameters.values():
         p.grad = torch.full_like(p, math.nan)
@@ -204,3 +204,31 @@ def test_good_gradients_are_not_read_element_by_element(monkeypatch):
     assert looked == []
     assert nonfinite_parameters({**good, "bad": parameter(math.nan)}) == ["bad"]
     assert len(looked) == 3
+
+
+def test_a_small_gradient_may_become_sparse_and_dense_again():
+    """One look serves all steps, and the call for all small gradients takes no sparse ones."""
+    named = {"first": parameter(1.0, 2.0), "rows": parameter(1.0, 2.0), "last": parameter(1.0)}
+    look = FiniteLook(named)
+    assert look.nonfinite() == []
+    sparse = torch.tensor([0.0, 3.0]).to_sparse()
+    bad = torch.tensor([0.0, math.nan])
+    for gradients, names in (
+        ({"rows": sparse}, []),
+        ({"rows": sparse, "first": bad}, ["first"]),
+        ({"rows": bad.to_sparse()}, ["rows"]),
+        ({"rows": bad}, ["rows"]),
+        ({"rows": bad, "last": bad[1:]}, ["rows", "last"]),
+        ({}, []),
+    ):
+        for name, p in named.items():
+            p.grad = gradients.get(name, torch.ones_like(p))
+        assert look.nonfinite() == names
+
+
+def test_a_bad_gradient_before_the_first_sparse_one_is_named():
+    named = {"bad": parameter(math.nan), "rows": parameter(1.0, 2.0, sparse=True)}
+    look = FiniteLook(named)
+    assert look.nonfinite() == ["bad"]
+    named["bad"].grad = torch.ones(1)
+    assert look.nonfinite() == []

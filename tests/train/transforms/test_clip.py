@@ -5,7 +5,7 @@ import torch
 from toys import Regression, data, run_of
 
 from descend.errors import ConfigurationError
-from descend.train.strategies.base import Strategy
+from descend.train.strategies.base import Strategy, joint_norm
 from descend.train.transforms.clip import Clip
 
 
@@ -50,7 +50,7 @@ def test_norms_of_shards_come_from_the_strategy():
         is_sharded = True
 
         def gradient_norms(self, parameters):
-            return [torch.tensor(10.0) for _ in parameters]  # as though other ranks had the rest
+            return [torch.tensor(10.0) for _ in parameters], torch.tensor(20.0)  # as though other ranks had the rest
 
     found = clipped(Clip(norm=1.0), G, Sharded())
     torch.testing.assert_close(found[0], G[0] / 10, rtol=1e-5, atol=0)
@@ -68,7 +68,8 @@ class Shards(Strategy):
     is_sharded = True
 
     def gradient_norms(self, parameters):
-        return [p.grad.norm() * 2**0.5 for p in parameters.values()]
+        norms = [p.grad.norm() * 2**0.5 for p in parameters.values()]
+        return norms, joint_norm(norms)
 
 
 def test_the_norm_of_all_shards_is_over_all_ranks():

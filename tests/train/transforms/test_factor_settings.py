@@ -55,7 +55,7 @@ def test_numbers_are_kept_as_text(value, text):
         ({"damping_err": float("nan")}, "damping_err is 'nan'; expected one or two numbers"),
         ({"damping_err": -1.0}, "damping_err is '-1.0'; expected one or two numbers"),
         ({"damping_act": "1e-3 1e-2"}, "damping_act is '1e-3 1e-2'; expected the first number to fall to the second"),
-        ({"update_intervals": "0.5 2"}, "update_intervals is '0.5 2'; expected whole numbers of at least 1"),
+        ({"update_intervals": "0.5 2"}, "update_intervals is '0.5 2'; expected integers of at least 1"),
         ({"kronecker_decay": 1.0}, "kronecker_decay is 1.0; expected above 0 and below 1"),
         ({"kronecker_decay": 0.0}, "kronecker_decay is 0.0; expected above 0 and below 1"),
         ({"compute_interval": 0}, "compute_interval is 0; expected a number above 0"),

@@ -146,7 +146,7 @@ def dropout(r: GraphImporter, node: Node) -> Value:
 
 @imports("Cast")
 def cast(r: GraphImporter, node: Node) -> Value:
-    """Numbers are numbers here; fractions are rounded towards zero for whole numbers, truths are 0 and 1."""
+    """Numbers are numbers here; fractions are rounded towards zero for integers, truths are 0 and 1."""
     value, to = node.given(0), node.get("to", 0)
     if value is None:
         raise UnsupportedNode("is given nothing")

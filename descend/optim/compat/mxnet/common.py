@@ -192,7 +192,7 @@ class Common:
                 raise RuleError(f"{name} must be a number and is {value!r}")
         begin: Any = self.begin_num_update
         if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
-            raise RuleError(f"begin_num_update counts updates, a whole number of at least 0, and is {begin!r}")
+            raise RuleError(f"begin_num_update counts updates, an integer >= 0, and is {begin!r}")
         names: Any = self.param_idx2name
         if names is not None and not (
             isinstance(names, Mapping) and all(isinstance(k, Integral) and isinstance(v, str) for k, v in names.items())
@@ -336,7 +336,7 @@ def _float16_refusal(common: Common, member: TranslatedGroup) -> str | None:
 
 
 def needs_matrix(member: TranslatedGroup) -> str | None:
-    """Why GroupAdaGrad does not take a tensor that is no matrix."""
+    """Why GroupAdaGrad does not take a tensor that is not a matrix."""
     shape = tuple(member.tensor.shape)
     return None if len(shape) == 2 else f"MXNet's GroupAdaGrad takes matrices only and this one is {shape}"
 

@@ -76,7 +76,7 @@ def _arguments(name: object, given: object) -> dict[str, Any]:
     arguments = dict(cast("Mapping[str, Any]", given or {}))
     for key, remedy in (("batch_size", "step"), ("lr_mult", "GluonTrainer itself"), ("wd_mult", "GluonTrainer itself")):
         if key in arguments:
-            raise RuleError(f"{key} is no argument of MXNet's optimizers; give it to {remedy}")
+            raise RuleError(f"{key} is not an argument of MXNet's optimizers; give it to {remedy}")
     return arguments
 
 
@@ -151,7 +151,7 @@ class GluonTrainer:
         """Use another rate from the next update on.
 
         Raises:
-            RuleError: A schedule decides the rate, or it is no number of at least 0.
+            RuleError: A schedule decides the rate, or it is not a number of at least 0.
         """
         number(lr, "learning rate", "set_learning_rate")
         if any(group["schedule"] is not None for group in self.optimizer.param_groups):

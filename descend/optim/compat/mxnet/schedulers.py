@@ -102,7 +102,7 @@ def _poly(
     warmup_mode: str = "linear",
     optimizer_learning_rate: float | None = None,
 ) -> Schedule:
-    # MXNet announces that the optimizer's rate replaces base_lr; this schedule goes on with the one it was made with.
+    # MXNet announces that the optimizer's rate replaces base_lr; this schedule continues with the one it was made with.
     steps = _after_warmup("PolyScheduler", max_update, warmup_steps)
     if pwr < 0:
         raise RuleError(f"PolyScheduler: pwr must be at least 0 and is {pwr!r}; below it the last rate is infinite")
@@ -157,7 +157,7 @@ def _check_argument(title: str, key: str, value: object) -> None:
         if not isinstance(value, (list, tuple)) or not value or not all(map(is_number, value)):
             raise RuleError(f"{title}: step must be a list of at least one number and is {value!r}")
     elif key in WHOLE and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise RuleError(f"{title}: {key} must be a whole number of at least 0 and is {value!r}")
+        raise RuleError(f"{title}: {key} must be an integer >= 0 and is {value!r}")
     elif not (is_number(value) or (key == "optimizer_learning_rate" and value is None)):
         raise RuleError(f"{title}: {key} must be a number and is {value!r}")
 

@@ -225,7 +225,7 @@ ADAPTIVE: tuple[Published, ...] = (
         _adam,
         {**_ADAM, **_PLACES, "amsgrad": False, "decay_form": "decoupled"},
         {words: changes for words, changes in _PLACES_VARIANTS.items() if words not in _DECAY},
-        {"the decay stands in the gradient, which is Adam and not AdamW": _COUPLED, **_HALF_CORRECTED},
+        {"the decay is in the gradient, which is Adam and not AdamW": _COUPLED, **_HALF_CORRECTED},
     ),
     Published(
         "AdaBelief",

@@ -1,0 +1,72 @@
+"""Own layers for classes of torch modules within lbann.torch.compile."""
+
+import pytest
+import torch
+from torch import nn
+
+import descend.lbann as lbann
+from descend.errors import ConfigurationError
+from descend.lbann import replacements
+from tests.lbann.test_torch import computed, drawn
+
+pytest.importorskip("onnx")
+
+
+class Odd(nn.Module):
+    """Something that no exporter knows."""
+
+    def __init__(self, limit):
+        super().__init__()
+        self.limit = limit
+
+    def forward(self, x):
+        return torch.from_numpy(x.detach().numpy().clip(-self.limit, self.limit))
+
+
+class Twice(nn.Module):
+    """Uses the odd module twice, once with what another part gives as well."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.odd, self.other = nn.Linear(4, 3), nn.Linear(3, 3), Odd(0.5), Odd(0.25)
+
+    def forward(self, x):
+        h = self.odd(self.first(x))
+        return self.second(h) + self.other(h) * 2
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    monkeypatch.setattr(replacements, "_REPLACEMENTS", {})
+
+    @lbann.torch.register_module(Odd)
+    def clamp(module, x):
+        return lbann.Clamp(lbann.Identity(x), min=-module.limit, max=module.limit)
+
+    return clamp
+
+
+@pytest.mark.usefixtures("registered")
+def test_registered_modules_become_what_their_function_makes():
+    module, x = Twice(), drawn(5, 4)
+    layers = lbann.torch.compile(module, drawn(2, 4, seed=1), trace=True)
+    assert [type(one).__name__ for one in layers].count("Clamp") == 2
+    assert layers[0].data_field == "samples"
+    assert len({one.name for one in layers}) == len(layers)
+    torch.testing.assert_close(computed(layers, x), module(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_registered_module_may_stand_alone():
+    x = drawn(5, 4)
+    layers = lbann.torch.compile(Odd(0.3), drawn(2, 4), trace=True)
+    torch.testing.assert_close(computed(layers, x), x.clamp(-0.3, 0.3))
+
+
+def test_what_is_no_class_or_no_layer_is_refused(monkeypatch):
+    monkeypatch.setattr(replacements, "_REPLACEMENTS", {})
+    with pytest.raises(ConfigurationError, match="needs a class such as"):
+        lbann.torch.register_module("ReLU")
+    lbann.torch.register_module(Odd)(lambda module, x: 3)
+    with pytest.raises(ConfigurationError, match="registered for Odd must return a layer, got 3"):
+        lbann.torch.compile(Odd(1.0), drawn(2, 4), trace=True)

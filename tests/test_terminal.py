@@ -1,0 +1,126 @@
+"""Tables for a terminal: columns where they fit, records where they do not, and plain text for a pipe."""
+
+import io
+import os
+import pty
+import re
+import sys
+
+import pytest
+
+from descend import terminal
+from descend.terminal import Bar, TextTable, aligned, write
+
+TABLE = TextTable(
+    [("name", "size", "what it is"), ("a", "1,000", "first\nremark"), ("[bold]b\x1b[31m", "2", "")], ("size",)
+)
+ESCAPE = re.compile(r"\x1b\[[\d;]*m")
+
+
+class Screen(io.StringIO):
+    """A terminal of a given encoding."""
+
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    def on(width, *parts, encoding="utf-8", **environment):
+        for name in ("NO_COLOR", "FORCE_COLOR"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in {"TERM": "xterm-256color", "COLUMNS": str(width), **environment}.items():
+            monkeypatch.setenv(name, value)
+        screen = Screen()
+        monkeypatch.setattr(Screen, "encoding", encoding)
+        write("plain", parts, screen)
+        return screen.getvalue()
+
+    return on
+
+
+def test_columns_are_aligned_as_plain_text():
+    rows = [("name", "size"), ("a", "1,000"), ("longer", "2")]
+    assert aligned(TextTable(rows, ("size",))) == ["name     size", "a       1,000", "longer      2"]
+    assert aligned(TextTable(rows)) == ["name    size", "a       1,000", "longer  2"]
+
+
+def test_a_terminal_gets_a_table_whose_cells_are_text(shown):
+    text = ESCAPE.sub("", shown(60, TABLE))
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert lines[0] == "name              size  what it is"
+    assert set(lines[1]) == {"─"}
+    assert lines[2:4] == ["a                1,000  first", "                        remark"]
+    assert lines[4] == "[bold]b\\x1b[31m      2"  # neither markup of rich nor an escape sequence
+
+
+@pytest.mark.parametrize("width", [20, 31, 32, 33, 40, 80])
+def test_no_line_is_wider_than_the_terminal_and_no_word_is_broken(shown, width):
+    words = "seventeen_letters short another"
+    text = ESCAPE.sub("", shown(width, TextTable([("head", "text"), ("aaaa bbb", words), ("c", words)])))
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("seventeen_letters") == 2
+
+
+def test_a_narrow_terminal_gets_a_block_for_each_row(shown):
+    wide = TextTable([("layer", "kind", "weights"), ("fc1", "FullyConnected", "a" * 20), ("r", "Relu", "")])
+    text = ESCAPE.sub("", shown(40, wide))
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert lines == ["layer fc1", "  kind FullyConnected; weights", "  " + "a" * 20, "layer r", "  kind Relu"]
+
+
+def test_no_colour_where_none_is_wanted(shown):
+    colour = re.compile(r"\x1b\[(?:[\d;]*;)?(?:3\d|4\d|38;[\d;]+)m")
+    assert colour.search(shown(60, TABLE))
+    assert not colour.search(shown(60, TABLE, NO_COLOR="1"))
+
+
+def test_an_encoding_without_lines_gets_letters(shown):
+    shown(60, TABLE, Bar(1, 4), encoding="ascii").replace("\x1b", "").encode("ascii")
+
+
+def test_a_bar_says_its_share(shown):
+    assert "25%" in shown(60, Bar(1, 4))
+    assert "0%" in shown(60, Bar(0, 0))
+
+
+@pytest.mark.parametrize("term", ["dumb", ""])
+def test_pipes_and_dumb_terminals_get_the_plain_text(shown, term):
+    assert shown(60, TABLE, TERM=term) == "plain\n"
+    pipe = io.StringIO()
+    write("a\x1b[0m\nb", [TABLE], pipe)
+    assert pipe.getvalue() == "a\\x1b[0m\nb\n"
+
+
+def test_rich_is_not_imported_for_a_pipe(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.console", None)  # importing it would raise
+    write("plain", [TABLE], io.StringIO())
+
+
+def on_a_terminal(*words):
+    """What a command of ours prints on a pseudo-terminal of 100 columns."""
+    child, descriptor = pty.fork()
+    if child == 0:
+        os.environ |= {"TERM": "xterm-256color", "COLUMNS": "100"}
+        os.execv(sys.executable, [sys.executable, "-m", "descend", *words])
+    said = b""
+    while True:
+        try:
+            part = os.read(descriptor, 65536)
+        except OSError:  # how Linux says that the other end is closed
+            break
+        if not part:
+            break
+        said += part
+    os.waitpid(child, 0)
+    os.close(descriptor)
+    return said.decode()
+
+
+def test_a_command_asks_whether_it_is_on_a_terminal():
+    said = on_a_terminal("optimizers")
+    assert "\x1b[36mLAMB" in said
+    assert "Traceback" not in said
+    assert terminal.is_terminal(Screen()) is bool(os.environ.get("TERM", "dumb").replace("dumb", ""))
