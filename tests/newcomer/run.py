@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCH = "torch==2.13.0"  # first, and this one, as README says
-EXTRAS = "data,onnx,study,tracking"
+EXTRAS = "data,onnx,report,study,tracking"
 
 
 def do(*command: str | Path, folder: Path) -> int:
