@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ PAGES = (
     "optimizers",
     "studies",
 )
-LOOKS = ((1280, "light"), (390, "dark"))
+LOOKS: tuple[tuple[int, Literal["light", "dark"]], ...] = ((1280, "light"), (390, "dark"))
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--disable-sync"]
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 WORD = "LAMB"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from descend.data.files import FileReader
     from descend.data.reader_protocol import Array, OpenReader
 
 __all__ = ["FilePipeline", "ReaderPipeline"]
