@@ -21,7 +21,7 @@ CUDA_PYTHON ?= $(BIN)/python
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help newcomer cuda demo test test-slow test-oldest lint types figures drawings coverage mutants docs pages schema check clean
+.PHONY: help newcomer cuda demo test test-slow test-oldest lint types figures drawings coverage mutants docs docs-look pages schema check clean
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
@@ -59,7 +59,8 @@ test-slow: $(VENV)/tools
 test-oldest: $(OLDEST)/tools
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal $(TESTS_OF_OLDEST)
 
-# Builds the wheel, installs it into a fresh environment in an empty folder, and does there what README and docs say.
+# Builds the wheel, installs it into a fresh environment in an empty folder, and does there what README and docs say,
+# and what users come and leave for.
 newcomer:
 	@$(PYTHON) tests/newcomer/run.py
 
@@ -100,6 +101,10 @@ docs: $(VENV)/docs-tools
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -W --keep-going -q docs build/site
 	@$(BIN)/python tools/site_links.py build/site
 	@echo "the site is in build/site/index.html"
+
+# The main pages and the search of the site in a browser: errors, requests, widths, accessibility.
+docs-look: docs $(VENV)/tools
+	$(BIN)/python tools/site_in_browser.py build/site
 
 # Pictures of run pages and reports, to be looked at.
 pages: $(VENV)/tools

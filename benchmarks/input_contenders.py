@@ -280,6 +280,17 @@ def samples_of(batch: Any) -> int:
     return len(batch)
 
 
+def held_mebibytes() -> float:
+    """What this process and its children have in memory now, without the pages of files that they map."""
+    children = [task.read_text().split() for task in Path("/proc/self/task").glob("*/children")]
+    total = 0
+    for process in ["self", *(child for some in children for child in some)]:
+        status = Path(f"/proc/{process}/status")
+        lines = status.read_text().splitlines() if status.exists() else []
+        total += sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+    return total / 1024
+
+
 def main() -> None:
     """Answer lines until there are none."""
     library, case, workers, folder, batch = sys.argv[1:6]
@@ -291,7 +302,8 @@ def main() -> None:
         seconds = time.perf_counter() - begin
         own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         memory = (own + int(workers) * (children or own)) / 1024
-        print(json.dumps({"seconds": seconds, "samples": count, "mebibytes": memory}), file=answers, flush=True)
+        found = {"seconds": seconds, "samples": count, "mebibytes": memory, "held": held_mebibytes()}
+        print(json.dumps(found), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -158,6 +158,7 @@ class Contender:
     arguments: list[str]
     rates: list[float] = field(default_factory=list)
     mebibytes: float = 0.0
+    held: list[float] = field(default_factory=list[float])
     process: subprocess.Popen[str] | None = None
 
     def epoch(self) -> bool:
@@ -178,6 +179,7 @@ class Contender:
         found = json.loads(line)
         self.rates.append(found["samples"] / found["seconds"])
         self.mebibytes = max(self.mebibytes, found["mebibytes"])
+        self.held.append(found["held"])
         return True
 
     def close(self) -> None:
@@ -236,7 +238,8 @@ def report(case: str, best: dict[str, Contender]) -> None:
         ratios = [a / b for a, b in zip(one.rates, base.rates, strict=True)] if base else []
         ratio = f"{statistics.median(ratios):7.2f} x" if ratios else " " * 9
         name = f"{library}, {one.arguments[2]} workers"
-        print(f"  {name:<24}{middle:12,.0f} samples/s  {spread:<24}{ratio}{one.mebibytes:8,.0f} MiB")
+        held = f"held {one.held[0]:,.0f} to {one.held[-1]:,.0f}"
+        print(f"  {name:<24}{middle:12,.0f} samples/s  {spread:<24}{ratio}{one.mebibytes:8,.0f} MiB, {held}")
 
 
 def profile(case: str, folder: Path) -> None:

@@ -3,6 +3,7 @@
     python benchmarks/optimizer_step.py                          # all rules, all models, at most an hour
     python benchmarks/optimizer_step.py --environments FOLDER    # with pytorch_optimizer and optax beside
     python benchmarks/optimizer_step.py --rules Adam SGD --models resnet50 --rounds 15
+    python benchmarks/optimizer_step.py --models vit_base lstm embeddings tiny --rules AdamW SGD
     python benchmarks/optimizer_step.py --no-compiler            # as on a machine without a C++ compiler
     python benchmarks/optimizer_step.py --start                  # first steps, compiling on the way, memory
     python benchmarks/optimizer_step.py --device cuda
@@ -73,11 +74,42 @@ def matrices() -> Shapes:
     return [*[(256, 256)] * 16, *[(1024, 256), (256, 1024)] * 4]
 
 
+def vit_base() -> Shapes:
+    """The tensors of ViT-B/16 for 1,000 classes, 86.6 M elements."""
+    shapes: Shapes = [(1, 1, 768), (1, 197, 768), (768, 3, 16, 16), (768,)]
+    for _ in range(12):
+        shapes += [(768,), (768,), (2304, 768), (2304,), (768, 768), (768,)]
+        shapes += [(768,), (768,), (3072, 768), (3072,), (768, 3072), (768,)]
+    return [*shapes, (768,), (768,), (1000, 768), (1000,)]
+
+
+def lstm() -> Shapes:
+    """A language model of two LSTM layers of 650 units for 10,000 words, 19.8 M elements in 11 tensors."""
+    return [(10_000, 650), *[(2600, 650), (2600, 650), (2600,), (2600,)] * 2, (10_000, 650), (10_000,)]
+
+
+def embeddings() -> Shapes:
+    """A recommender: 26 tables of 1,000 to 401,000 rows of 16 and a small network, 57.2 M elements."""
+    tables: Shapes = [(1000 * (1 + i * i * 16 // 25), 16) for i in range(26)]
+    return [*tables, (512, 13), (512,), (256, 512), (256,), (16, 256), (16,), (512, 367), (512,), (1, 512), (1,)]
+
+
+def tiny() -> Shapes:
+    """10,000 tensors of 1 to 48 elements, vectors and matrices, 0.12 M elements."""
+    return [(1 + i % 8,) if i % 3 else (1 + i % 8, 6) for i in range(10_000)]
+
+
 MODELS: dict[str, Callable[[], Shapes]] = {
     "resnet50": resnet50,
     "bert_base": bert_base,
     "thousand_of_64": lambda: [(64,)] * 1000,
     "matrices": matrices,
+}
+MORE_MODELS: dict[str, Callable[[], Shapes]] = {
+    "vit_base": vit_base,
+    "lstm": lstm,
+    "embeddings": embeddings,
+    "tiny": tiny,
 }
 
 
@@ -145,7 +177,7 @@ RULES = [
     Rule("SOAP", {}, None, {}, False, "SOAP", None, 7, whole=True),
 ]
 
-SMALL = 100_000  # elements
+SMALL = 200_000  # elements
 TURN_SECONDS = 0.05  # of a turn of several steps; who needs longer for one has nothing in the cache after it anyway
 SETTLE_SECONDS = 0.05  # after which threads that have no work sleep
 FEWEST = 5  # turns of a contender however slow it is
@@ -328,7 +360,7 @@ def measure_of(rule: Rule, model: str, medians: dict[str, float]) -> tuple[str |
     if obstacle("cpu"):
         wanted, limit = ["torch foreach"], 1.1
     elif rule.fused:
-        wanted, limit = ["torch fused"], 1 / 20 if model == "thousand_of_64" else 1.0
+        wanted, limit = ["torch fused"], 1 / 20 if model in ("thousand_of_64", "tiny") else 1.0
     else:
         wanted, limit = ["torch foreach", "pytorch_optimizer", "optax"], 1 / 3
     peers = [name for name in wanted if name in medians] or [name for name in medians if name.startswith("torch")]
@@ -362,7 +394,9 @@ def report_all(verdicts: list[Verdict]) -> None:
     for v in verdicts:
         held = "" if v.peer is None else "held" if v.ratio <= v.limit else "not held"
         ratio = f"{v.ratio:7.3f}{v.limit:7.3f}" if v.peer else f"{'':14}"
-        missing = "" if v.bandwidth >= COPY_LIMIT or v.model in ("thousand_of_64", "matrices") else "  below 0.85"
+        missing = (
+            "" if v.bandwidth >= COPY_LIMIT or v.model in ("thousand_of_64", "tiny", "matrices") else "  below 0.85"
+        )
         line = f"{v.rule:<19}{v.model:<16}{v.milliseconds:7.2f} ms   {v.peer or 'none':<19}{ratio} {held:<8}"
         print(f"{line}{v.bandwidth:10.2f}{missing}")
 
@@ -428,7 +462,7 @@ def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rules", nargs="*", default=[rule.ours for rule in RULES])
-    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--models", nargs="*", choices=[*MODELS, *MORE_MODELS], default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=21, help="turns of each contender")
     parser.add_argument(
         "--seconds", type=float, default=3.0, help=f"after which a contender has no more turns than {FEWEST}"
@@ -457,7 +491,7 @@ def run(given: argparse.Namespace) -> None:
     tables = [(rule, model) for model in given.models for rule in wanted if model == "matrices" or not rule.whole]
     end = time.monotonic() + 60 * given.minutes
     for i, (rule, model) in enumerate(tables):
-        shapes = MODELS[model]()
+        shapes = {**MODELS, **MORE_MODELS}[model]()
         if given.start:
             report_beginnings(rule, model, shapes)
         else:

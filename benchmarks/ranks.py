@@ -3,6 +3,8 @@
     python benchmarks/ranks.py                 # 2 ranks x 1 thread against 1 rank x 2 threads, overlap, bytes, memory
     python benchmarks/ranks.py --rounds 9 --width 1024 --batch-size 512
     python benchmarks/ranks.py --predict      # steps on 1, 2, 4, 8 ranks, as `descend plan` predicts and as measured
+    python benchmarks/ranks.py --timeline     # when each sum of a step begins and ends beside the backward pass
+    python benchmarks/ranks.py --table        # ResNet-50 and a GPT of 1.3 B parameters on up to 4,096 ranks
 
 Both of the first train the same network on the same global mini-batches in turn. A round is one call of `fit`; the time
 is that of its steps alone, after the first. Bytes are what a rank hands to the others in each step. CPU time is that of
@@ -18,8 +20,12 @@ printed beside that, with sums that begin within the backward pass and with sums
 How much of a step the sums take depends on the work for each byte of gradients, so the same is printed for more samples
 in a mini-batch and for a network of convolutions, whose weights are used at every place of an image.
 
-What is predicted is compared on a network and ranks that are made: work on samples is sleep, so that a machine of two
-cores can have eight ranks, and a sum of gradients is over when messages around a ring would be.
+What is predicted is compared on networks and ranks that are made: work on samples is sleep, so that a machine of two
+cores can have eight ranks, and a sum of gradients is over when messages around a ring would be. There are two networks,
+of another latency and another bandwidth.
+
+The table takes the time of a sample from its floating-point operations and what a device makes of them in a second,
+which is a setting as the network is; nothing of it is measured.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ import argparse
 import functools
 import itertools
 import json
+import math
 import os
 import socket
 import statistics
@@ -47,7 +54,7 @@ MORE_WORK = (  # operations for each weight grow with samples, and with places o
     ("2048 samples", ["--batch-size=2048", "--steps=10"]),
     ("convolutions, 64 images", ["--network=convolutions", "--batch-size=64", "--steps=8"]),
 )
-LATENCY_SECONDS, BYTES_PER_SECOND = 2e-3, 100e6  # of the network that is made
+NETWORKS = ((2e-3, 100e6), (15e-3, 1e9))  # that are made: seconds of latency, bytes per second
 SAMPLE_SECONDS = 2e-3  # of work that is made
 
 
@@ -101,14 +108,16 @@ def measure(settings: argparse.Namespace) -> dict[str, float]:
 
     import descend
     from descend.train.strategies.buckets import GradientReducer
+    from descend.train.strategies.data_parallel import DataParallel
 
     kind = torch.bfloat16 if settings.mode == "bfloat16" else torch.float32
     layers = made(settings)
     if settings.mode == "shaped":
-        shape_network()
+        shape_network(*NETWORKS[settings.made_network])
         layers = [slow(part) if isinstance(part, nn.Linear) else part for part in layers]
-    if settings.mode in ("gloo", "no overlap", "shaped"):
+    if settings.mode in ("gloo", "no overlap", "shaped", "timeline"):
         through_gloo()
+    spans = record_spans() if settings.mode == "timeline" else []
     if settings.mode == "no overlap":
         GradientReducer.watch = lambda self: None  # everything is sent after the backward pass
     shape = (settings.width,) if settings.network == "mlp" else (3, 32, 32)
@@ -130,10 +139,9 @@ def measure(settings: argparse.Namespace) -> dict[str, float]:
         def after_epoch(self, epoch: Any) -> None:
             """See `Callback.after_epoch`."""
             self.seconds = epoch.step_seconds
-            session = epoch.run.control._session
-            self.sent = session.together.reduction.sent_bytes if session.together else 0
-            self.sent += session.vote.sent_bytes if session.vote else 0
-            self.sent += session.sharding.sent_bytes if session.sharding else 0
+            strategy, optimizer = epoch.run.control._run.strategy, epoch.run.optimizer
+            of_gradients = strategy.reducer.sent_bytes if isinstance(strategy, DataParallel) else 0
+            self.sent = of_gradients + getattr(strategy, "sent_bytes", 0) + getattr(optimizer, "sent_bytes", 0)
             entries = (value for state in epoch.run.optimizer.state.values() for value in state.values())
             self.held = sum(entry.numel() * entry.element_size() for entry in entries if torch.is_tensor(entry))
 
@@ -160,7 +168,37 @@ def measure(settings: argparse.Namespace) -> dict[str, float]:
         "cpu": (watch.cpu[-1] - watch.cpu[0]) / (len(watch.cpu) - 1),
         "bytes": watch.sent / settings.steps,
         "state": watch.held,
+        "spans": spans,
     }
+
+
+def record_spans() -> list[dict[str, Any]]:
+    """A list that gets the passes and sums of each step: what, when it began, when it ended."""
+    from descend.train.strategies import data_parallel
+    from descend.train.strategies.buckets import GradientReducer
+
+    spans: list[dict[str, Any]] = []
+    begin_sum, start_backward, begin = GradientReducer.begin_sum, data_parallel.start_backward, GradientReducer.begin
+
+    def step(self: Any, *given: Any) -> None:
+        spans.append({"what": "step", "began": time.monotonic()})
+        begin(self, *given)
+
+    def summing(self: Any, bucket: Any) -> Any:
+        span = {"what": f"sum of {bucket.buffer.nbytes / 1e6:.1f} MB", "began": time.monotonic()}
+        spans.append(span)
+        work = begin_sum(self, bucket)
+        work.get_future().add_done_callback(lambda _: span.update(ended=time.monotonic()))
+        return work
+
+    def backward(*given: Any) -> None:
+        span = {"what": "backward pass", "began": time.monotonic()}
+        spans.append(span)
+        start_backward(*given)
+        span["ended"] = time.monotonic()
+
+    GradientReducer.begin, GradientReducer.begin_sum, data_parallel.start_backward = step, summing, backward
+    return spans
 
 
 def through_gloo() -> None:
@@ -199,13 +237,13 @@ def slow(layer: Any) -> Any:
     return Slow()
 
 
-def shape_network() -> None:
+def shape_network(latency_seconds: float, bytes_per_second: float) -> None:
     """Let sums over ranks take as long as messages around a ring, one sum after the other."""
     from torch import distributed
 
     from descend.launch import Network
 
-    network, plain = Network(LATENCY_SECONDS, BYTES_PER_SECOND), distributed.all_reduce
+    network, plain = Network(latency_seconds, bytes_per_second), distributed.all_reduce
     free = 0.0  # when the network has nothing to do
 
     class Later:
@@ -304,10 +342,14 @@ def compare(settings: argparse.Namespace, arguments: list[str]) -> None:
         state, sent = ((whole[key], shared[key]) for key in ("state", "bytes"))
         print(f"Adam's state         {state[0]:12,.0f} bytes on each of {ranks} ranks; shared out {state[1]:,.0f}")
         print(f"bytes a step         {sent[0]:12,.0f} from each of {ranks} ranks; shared out {sent[1]:,.0f}")
+        print(
+            f"a step               {whole['seconds'] * 1e3:12.1f} ms on {ranks} ranks; shared out "
+            f"{shared['seconds'] * 1e3:.1f}"
+        )
 
 
 def predict(settings: argparse.Namespace) -> None:
-    """Steps on several ranks, predicted from one rank and measured."""
+    """Steps on several ranks, predicted from one rank and measured, on each network."""
     from descend.launch import Network, Profile, forecast
     from descend.launch.forecast import fit_network
 
@@ -316,16 +358,83 @@ def predict(settings: argparse.Namespace) -> None:
     seconds = [started(1, 1, "shaped", [*arguments, f"--batch-size={size}"])["seconds"] for size in sizes]
     fixed, each = fit_network(sizes, seconds)
     weights = 4 * (2 * settings.width * (settings.width + 1) + 10 * (settings.width + 1))
-    pieces = 3 if settings.width * settings.width * 4 >= 4 << 20 else 1
-    network = Network(LATENCY_SECONDS, BYTES_PER_SECOND)
+    pieces = 2 if settings.width * settings.width * 4 >= 4 << 20 else 1  # the last layer goes with the one before it
     profile = Profile(fixed, each, weights, weights, pieces, 0)
     print(f"one rank: {fixed * 1e3:.2f} ms a step and {each * 1e3:.3f} ms a sample")
-    for ranks in (1, 2, 4, 8):
-        found = started(ranks, 1, "shaped", [*arguments, f"--batch-size={settings.batch_size}"])["seconds"]
-        expected = forecast(profile, network, settings.batch_size, ranks).step_seconds
-        print(
-            f"{ranks} ranks: {expected * 1e3:8.1f} ms predicted, {found * 1e3:8.1f} measured: {expected / found:.2f} x"
+    for number, (latency_seconds, bytes_per_second) in enumerate(NETWORKS):
+        print(f"network: {latency_seconds * 1e3:g} ms a message, {bytes_per_second / 1e6:g} MB/s")
+        arguments = [*arguments[:2], f"--batch-size={settings.batch_size}", f"--made-network={number}"]
+        for ranks in (1, 2, 4, 8):
+            found = started(ranks, 1, "shaped", arguments)["seconds"]
+            network = Network(latency_seconds, bytes_per_second)
+            expected = forecast(profile, network, settings.batch_size, ranks).step_seconds
+            print(
+                f"{ranks} ranks: {expected * 1e3:8.1f} ms predicted, {found * 1e3:8.1f} measured: "
+                f"{expected / found:.2f} x"
+            )
+
+
+COLUMNS = 72  # of a timeline
+
+
+def timeline(arguments: list[str]) -> None:
+    """Passes and sums of the fastest step of two ranks through gloo, a line each."""
+    spans = started(2, 1, "timeline", arguments)["spans"]
+    steps: list[list[dict[str, Any]]] = []
+    for span in spans:
+        if span["what"] == "step":
+            steps.append([])
+        else:
+            steps[-1].append(span)
+    complete = [step for step in steps[1:] if step and all("ended" in span for span in step)]
+    step = min(complete, key=lambda step: max(s["ended"] for s in step) - step[0]["began"])
+    began, ended = step[0]["began"], max(span["ended"] for span in step)
+    scale = COLUMNS / (ended - began)
+    for span in step:
+        first, last = (round((span[key] - began) * scale) for key in ("began", "ended"))
+        bar = " " * first + "#" * max(last - first, 1)
+        times = f"{(span['began'] - began) * 1e3:6.1f} to {(span['ended'] - began) * 1e3:6.1f} ms"
+        print(f"{span['what']:<16}{times} |{bar:<{COLUMNS}}|")
+    backward, sums = step[0], step[1:]
+    in_all = sum(span["ended"] - span["began"] for span in sums)
+    within = sum(max(min(span["ended"], backward["ended"]) - span["began"], 0.0) for span in sums)
+    print(f"{within / in_all:.0%} of the time of sums lies within the backward pass")
+
+
+def resnet50() -> list[int]:
+    """Elements of the 161 weights of ResNet-50."""
+    from optimizer_step import resnet50 as shapes
+
+    return [math.prod(shape) for shape in shapes()]
+
+
+def gpt() -> list[int]:
+    """Elements of the weights of a GPT of 24 layers of width 2,048 for 2,048 tokens of 50,257: 1.3 B."""
+    width = 2048
+    layer = [3 * width * width, 3 * width, width * width, width, 4 * width * width, 4 * width, 4 * width * width]
+    return [50257 * width, 2048 * width, *[*layer, *[width] * 5] * 24, width, width]
+
+
+def table(settings: argparse.Namespace) -> None:
+    """What the model says of two networks that no machine here could train."""
+    from descend.experiment.inspect.scaling_forecast import forecast_table
+    from descend.launch import Network, Profile
+    from descend.train.strategies.buckets import BUCKET_BYTES
+
+    network = Network(settings.latency_us * 1e-6, settings.bandwidth_gbs * 1e9, trees=True)
+    counts = [1, 8, 64, 512, 4096]
+    print(f"{settings.tflops:g} TFLOP/s a device, float32 gradients, Adam")
+    for name, sizes, flops, batch in (
+        ("ResNet-50, 224 x 224", resnet50(), 3 * 2 * 4.09e9, 32768),
+        ("GPT of 1.3 B parameters, sequences of 2,048 tokens", gpt(), 6 * sum(gpt()) * 2048, 4096),
+    ):
+        size = 4 * sum(sizes)
+        profile = Profile(
+            0.0, flops / (settings.tflops * 1e12), size, size, -(-size // BUCKET_BYTES), 2 * size, 8 * max(sizes)
         )
+        head, *rest = forecast_table(profile, network, batch, counts).splitlines()
+        print(f"\n{name}: {sum(sizes) / 1e6:,.1f} M elements, {flops / 1e9:,.0f} GFLOP a sample")
+        print("\n".join([head.replace(", measured", ", from its operations"), *rest]))
 
 
 def main() -> None:
@@ -338,14 +447,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mode", default="float32", help=argparse.SUPPRESS)
     parser.add_argument("--predict", action="store_true")
+    parser.add_argument("--timeline", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--tflops", type=float, default=100.0, help="of the table: what a device makes of its peak")
+    parser.add_argument("--latency-us", type=float, default=5.0, help="of the table")
+    parser.add_argument("--bandwidth-gbs", type=float, default=25.0, help="of the table: of a device's link")
+    parser.add_argument("--made-network", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
     settings = parser.parse_args()
     if settings.worker:
         print(json.dumps(sums_alone(settings) if settings.mode.startswith("sums") else measure(settings)))
-    elif settings.predict:
+        return
+    common = [f"--width={settings.width}", f"--batch-size={settings.batch_size}", f"--steps={settings.steps}"]
+    if settings.predict:
         predict(settings)
+    elif settings.timeline:
+        timeline(common)
+    elif settings.table:
+        table(settings)
     else:
-        common = [f"--width={settings.width}", f"--batch-size={settings.batch_size}", f"--steps={settings.steps}"]
         compare(settings, common)
 
 

@@ -4,6 +4,8 @@
     python benchmarks/train_step.py --models mlp --rounds 31
     python benchmarks/train_step.py --environments build/peers   # with Lightning, in an environment of its own
     python benchmarks/train_step.py --beside ../before           # with `fit` of another checkout of this repository
+    python benchmarks/train_step.py --what evaluation inference  # forward passes alone
+    python benchmarks/train_step.py --what memory                # of a process that trains
 
 All train the same kind of network with torch's SGD with momentum on the same tensors in memory. The hand-written loop
 shuffles the samples once an epoch, takes slices of that order, sums the loss and does nothing else. `fit` runs with its
@@ -13,6 +15,10 @@ same loop over `torch.utils.data.DataLoader`, as most people write it.
 Contenders make a round of steps each in turn, `--rounds` times, so a change of the machine's mood meets all of them
 alike. A round is one whole call: what `fit` needs to begin and to end counts. The table holds the median time of a
 step, the spread (quarter to three quarters), and the median of the ratios to the hand-written loop of the same round.
+
+Evaluation is `descend.evaluate` beside a loop over slices of the samples that sums the loss, inference
+`descend.predict` beside one that concatenates the outputs. Memory is the most that a process held that trains one
+round, beside what it held when all was imported and the samples were there.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ import argparse
 import functools
 import inspect
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -152,6 +159,49 @@ def fit(work: Work, **options: Any) -> None:
     descend.fit(work.module, nn.CrossEntropyLoss(), work.data, batch_size=work.batch_size, stop=stop, **options)
 
 
+def in_order(work: Work) -> Iterable[tuple[Tensor, Tensor]]:
+    """Batches in the order of the samples."""
+    x, y = work.data.tensors
+    for start in range(0, len(x), work.batch_size):
+        yield x[start : start + work.batch_size], y[start : start + work.batch_size]
+
+
+@torch.no_grad()
+def evaluation_loop(work: Work) -> None:
+    """The mean loss over all samples, as one writes it by hand."""
+    loss_of = nn.CrossEntropyLoss(reduction="sum")
+    work.module.eval()
+    for _ in range(work.epochs):
+        total = torch.zeros(())
+        for x, y in in_order(work):
+            total += loss_of(work.module(x), y)
+        total.item()
+
+
+def evaluate(work: Work) -> None:
+    """The same by `descend.evaluate`."""
+    import descend
+
+    for _ in range(work.epochs):
+        descend.evaluate(work.module, nn.CrossEntropyLoss(), work.data, batch_size=work.batch_size)
+
+
+@torch.no_grad()
+def inference_loop(work: Work) -> None:
+    """The outputs for all samples, as one writes it by hand."""
+    work.module.eval()
+    for _ in range(work.epochs):
+        torch.cat([work.module(x) for x, _ in in_order(work)])
+
+
+def predict(work: Work) -> None:
+    """The same by `descend.predict`."""
+    import descend
+
+    for _ in range(work.epochs):
+        descend.predict(work.module, work.data, batch_size=work.batch_size)
+
+
 def lightning(work: Work) -> None:
     """The same by Lightning's Trainer with everything switched off that can be."""
     import lightning as other  # pyright: ignore[reportMissingImports]  # lives in an environment of its own
@@ -181,6 +231,10 @@ CONTENDERS: dict[str, Callable[[Work], None]] = {
 
 
 SERVED: dict[str, Callable[[Work], None]] = {**CONTENDERS, "Lightning": lightning}
+FORWARD: dict[str, dict[str, Callable[[Work], None]]] = {
+    "evaluation": {"hand-written loop": evaluation_loop, "descend.evaluate": evaluate},
+    "inference": {"hand-written loop": inference_loop, "descend.predict": predict},
+}
 
 
 def timed(contender: Callable[[Work], None], work: Work) -> float:
@@ -245,10 +299,47 @@ def serve(model: str, contender: str) -> None:
         print(timed(SERVED[contender], work), file=answers, flush=True)
 
 
-def measure(model: str, rounds: int, served: dict[str, Served]) -> dict[str, list[float]]:
+def resident(peak: bool = False) -> int:
+    """Bytes of memory that this process holds, or the most that it has held."""
+    if peak:
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def serve_memory(model: str, contender: str) -> None:
+    """Print what this process holds before a round of a contender, and the most that it held in it."""
+    if contender != "hand-written loop":
+        import descend
+
+        descend.fit  # noqa: B018  # which imports what it needs
+    torch.manual_seed(0)
+    work = MODELS[model]()
+    before, answers, sys.stdout = resident(), sys.stdout, sys.stderr
+    SERVED[contender](work)
+    print(before, resident(peak=True), file=answers, flush=True)
+
+
+def report_memory(model: str, rounds: int) -> None:
+    """One table of memory."""
+    print(f"\n{model}, memory of a process that trains")
+    taken: dict[str, list[tuple[int, int]]] = {"hand-written loop": [], "descend.fit": []}
+    for _ in range(rounds):
+        for name, some in taken.items():
+            command = [sys.executable, __file__, "--serve", model, name, "--what", "memory"]
+            before, most = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+            some.append((int(before), int(most)))
+    base = statistics.median(most for _, most in taken["hand-written loop"])
+    for name, some in taken.items():
+        before, most = (statistics.median(each) for each in zip(*some, strict=True))
+        print(f"  {name:<27}{most / 1e6:9.1f} MB at most  {before / 1e6:9.1f} MB before  {most / base:7.3f} x")
+
+
+def measure(
+    model: str, rounds: int, contenders: dict[str, Callable[[Work], None]], served: dict[str, Served]
+) -> dict[str, list[float]]:
     """Seconds of a step of each contender, round by round after one round of warming up."""
     takes: dict[str, Callable[[], float]] = {}
-    for name, contender in CONTENDERS.items():
+    for name, contender in contenders.items():
         torch.manual_seed(0)
         takes[name] = functools.partial(timed, contender, MODELS[model]())
     takes.update(served)
@@ -261,9 +352,9 @@ def measure(model: str, rounds: int, served: dict[str, Served]) -> dict[str, lis
     return times
 
 
-def report(model: str, times: dict[str, list[float]]) -> None:
+def report(title: str, times: dict[str, list[float]]) -> None:
     """One table."""
-    print(f"\n{model}")
+    print(f"\n{title}")
     base = times["hand-written loop"]
     for name, taken in times.items():
         low, middle, high = (1e3 * t for t in statistics.quantiles(taken, n=4))
@@ -277,24 +368,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--what", nargs="*", choices=["training", *FORWARD, "memory"], default=["training"])
     parser.add_argument("--environments", type=Path, default=None, help="folder for Lightning's environment")
     parser.add_argument("--beside", type=Path, default=None, help="another checkout, whose fit is timed too")
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
-        serve(*given.serve)
+        (serve_memory if "memory" in given.what else serve)(*given.serve)
         return
     if os.getloadavg()[0] > 0.5:
         print(f"the machine is busy (load {os.getloadavg()[0]:.1f}): trust ratios only")
     print(f"python {sys.version.split()[0]}, torch {torch.__version__}, {torch.get_num_threads()} threads")
     python = environment(given.environments) if given.environments else None
     for model in given.models:
+        for what in given.what:
+            if what in FORWARD:
+                report(f"{model}, {what}", measure(model, given.rounds, FORWARD[what], {}))
+            elif what == "memory":
+                report_memory(model, given.rounds)
+        if "training" not in given.what:
+            continue
         served = {} if python is None else {"Lightning": Served(python, model, "Lightning")}
         if given.beside is not None:
             for name in ("descend.fit", "descend.fit, allow"):  # both in processes, which is fair to both
                 for which, path in {"here": ROOT, "beside": given.beside}.items():
                     served[f"{name} ({which})"] = Served(Path(sys.executable), model, name, path)
-        report(model, measure(model, given.rounds, served))
+        report(model, measure(model, given.rounds, CONTENDERS, served))
         for one in served.values():
             one.close()
 

@@ -338,13 +338,16 @@ def plan(
     ranks: Annotated[str, typer.Option(help="A number, several as in 1,2,4, or a doubling range.")] = "1..64",
     latency_us: Annotated[float, typer.Option(min=0.0, help="Latency between ranks, in microseconds.")] = 20.0,
     bandwidth_gbs: Annotated[float, typer.Option(min=0.001, help="Bandwidth between ranks, in GB/s.")] = 10.0,
+    trees: Annotated[
+        bool, typer.Option("--trees", help="Sums go along trees where that is faster, as in NCCL.")
+    ] = False,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples; by default the file's mini-batch.")] = None,
 ) -> None:
     """Predict the step time of FILE on many ranks, from a few steps that are measured here."""
     from descend.experiment import check_experiment, load
     from descend.launch.forecast import Network, rank_counts
 
-    counts, network = rank_counts(ranks), Network(latency_us * 1e-6, bandwidth_gbs * 1e9)
+    counts, network = rank_counts(ranks), Network(latency_us * 1e-6, bandwidth_gbs * 1e9, trees)
     experiment = load(file)
     check_experiment(experiment)  # before torch is imported, so that mistakes are reported at once
     from descend.experiment.inspect.scaling_forecast import forecast_table, profile_of

@@ -1,11 +1,17 @@
-"""Names of weights, layers and models as parts of files' names."""
+"""Names of weights, layers and models as parts of files' names; and what of the things with a name is a file."""
 
 from __future__ import annotations
 
+import errno
 import re
+import stat
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-__all__ = ["escape", "unescape"]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["escape", "regular_file", "unescape"]
 
 
 def escape(name: str) -> str:
@@ -19,3 +25,17 @@ def escape(name: str) -> str:
 def unescape(name: str) -> str:
     """The name that `escape` was given."""
     return unquote(name)
+
+
+_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def regular_file(path: Path) -> Path:
+    """The same path, unless opening it could block for ever, or reading it have no end.
+
+    Raises:
+        OSError: it is a pipe, a socket or a device, or a link to one; or there is nothing.
+    """
+    if kind := _KINDS.get(stat.S_IFMT(path.stat().st_mode)):
+        raise OSError(errno.EINVAL, f"it is {kind}, and a file was expected", str(path))
+    return path

@@ -25,8 +25,10 @@ html_theme = "furo"
 html_title = f"descend {__version__}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_search_summary = False  # it fetches pages, which a browser refuses to files
 exclude_patterns = ["drawings"]
 smartquotes_action = "D"  # dashes alone; quotation marks stay as they are
 

@@ -115,6 +115,12 @@ def test_a_loop_of_gluon_fits_a_line(script):
     assert script("from_mxnet").main(epochs=10) < 1e-3
 
 
+@pytest.mark.slow
+def test_a_program_of_lbann_runs(script):
+    assert script("from_lbann").main("work", epochs=2) > 0.8
+    assert Path("work/out.log").stat().st_size > 0
+
+
 def test_every_example_is_listed_and_tested():
     scripts = {path.stem for path in EXAMPLES.glob("*.py")}
     listed = (EXAMPLES / "README.md").read_text()

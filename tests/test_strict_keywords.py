@@ -23,10 +23,34 @@ from descend.errors import ConfigurationError
         (descend.Convolution, {"kernel_sise": 2}, "kernel_size"),
         (descend.Weights, {"initialiser": None}, "initializer"),
         (descend.Model, {"callback": []}, "callbacks"),
+        (descend.Epochs, {"epoch": 3}, "epochs"),
+        (descend.Reached, {"names": "train/objective"}, "name"),
+        (descend.WeightedSampler, {"weigths": [1.0]}, "weights"),
+        (descend.predict, {"batchsize": 3}, "batch_size"),
+        (descend.infer, {"layer": ["0"]}, "layers"),
+        (descend.evaluate, {"metric": ["accuracy"]}, "metrics"),
+        (descend.load_weights, {"wich": "best"}, "which"),
+        (descend.find_learning_rate, {"lowst": 1e-4}, "lowest"),
+        (descend.data.split, {"strattify": "kind"}, "stratify"),
+        (descend.data.normalize, {"field": ["x"]}, "fields"),
+        (descend.optim.groups.no_decay, {"weight_decays": 0.1}, "weight_decay"),
+        (descend.optim.groups.layerwise, {"facter": 0.9}, "factor"),
     ],
 )
 def test_a_misspelt_keyword_is_answered_with_the_nearest(make, wrong, right):
     with pytest.raises(ConfigurationError, match=f"did you mean '{right}'"):
+        make(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("make", "wrong", "said"),
+    [
+        (descend.predict, {"device": "cuda"}, r"module\.to\(device\)"),
+        (descend.Reached, {"mode": "min"}, "at_most=True"),
+    ],
+)
+def test_words_of_other_libraries_are_answered_with_ours(make, wrong, said):
+    with pytest.raises(ConfigurationError, match=said):
         make(**wrong)
 
 

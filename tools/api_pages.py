@@ -55,6 +55,7 @@ MODULES = (
     "descend.launch.local",
     "descend.launch.lsf",
     "descend.launch.mpi",
+    "descend.launch.pjm",
     "descend.launch.slurm",
     "descend.launcher",
     "descend.errors",

@@ -25,6 +25,7 @@ from descend.callbacks.name_fields import require_extra
 from descend.callbacks.tensorboard import close_writer, missing_tensorboard, open_writer
 from descend.display import printable
 from descend.errors import ConfigurationError, DescendError, StorageError, warn
+from descend.filenames import regular_file
 from descend.train import Callback
 from descend.train.param_groups import group_learning_rates
 
@@ -275,7 +276,7 @@ def _lines_of(path: Path) -> list[dict[str, str]]:
         StorageError: it is not such a table.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = regular_file(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:

@@ -248,13 +248,13 @@ def _plain_type(kind: Any) -> Any:
         return pa.large_string()
     if pa.types.is_binary_view(kind):
         return pa.large_binary()
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return kind
+    if (inner := _plain_type(kind.value_type)) == kind.value_type:
+        return kind
     if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_plain_type(kind.value_type), kind.list_size)
-    if pa.types.is_list(kind):
-        return pa.list_(_plain_type(kind.value_type))
-    if pa.types.is_large_list(kind):
-        return pa.large_list(_plain_type(kind.value_type))
-    return kind
+        return pa.list_(inner, kind.list_size)
+    return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
 
 
 def _stored(values: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
@@ -208,6 +209,10 @@ def library(module: str, what: str, extra: str = "data") -> Any:
     Raises:
         MissingExtra: it is not installed.
     """
+    # Tables ask for it several times a column, and `import_module` takes ten times as long as this look.
+    known = sys.modules.get(module)
+    if known is not None and not getattr(known.__spec__, "_initializing", False):
+        return known
     try:
         return importlib.import_module(module)
     except ImportError as error:

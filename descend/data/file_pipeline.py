@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = ["FilePipeline", "ReaderPipeline"]
 
+SomeReader = TypeVar("SomeReader", bound="OpenReader")
+
 _LISTED = 10
 _BLOCK_NUMBERS = 2**17
 
 
 @dataclass
-class ReaderPipeline:
+class ReaderPipeline(Generic[SomeReader]):
     """See `descend.data.map_dataset.Pipeline`.
 
     Args:
@@ -41,7 +43,7 @@ class ReaderPipeline:
         replace_bad: Take the next sample for one that cannot be used, instead of raising.
     """
 
-    reader: OpenReader
+    reader: SomeReader
     replace_bad: bool = False
 
     @property
@@ -108,10 +110,8 @@ class ReaderPipeline:
 
 
 @dataclass
-class FilePipeline(ReaderPipeline):
+class FilePipeline(ReaderPipeline["FileReader"]):
     """Of what `read` reads."""
-
-    reader: FileReader
 
     def _converted(self, fields: dict[str, Array]) -> dict[str, Any]:
         import torch

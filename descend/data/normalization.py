@@ -25,6 +25,7 @@ from descend.data.reader_protocol import Field
 from descend.data.splits import is_split
 from descend.data.wrapped_source import WrappedSource
 from descend.errors import ConfigurationError, DataError, StorageError, nearest
+from descend.strict_keywords import strict_keywords
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -96,6 +97,7 @@ def _scaled(values: Array, is_image: bool) -> Array:
     return values / np.iinfo(values.dtype).max if is_image and values.dtype.kind == "u" else values
 
 
+@strict_keywords()
 def normalize(data: Any, fields: Sequence[str] | None = None, *, keep: str | os.PathLike[str] | None = None) -> Any:
     """Readers with normalized fields.
 

@@ -101,7 +101,7 @@ class ImageForm:
             return self._fitted(np.array(pixels, dtype=self.field.dtype), (turned.height, turned.width))
 
     def _fraction(self, height: int, width: int) -> int:
-        """The divisor of a JPEG's sides when it is decoded: libjpeg decodes at a half, a quarter or an eighth.
+        """What the sides of a JPEG are divided by when it is decoded; libjpeg knows a half, a quarter, an eighth.
 
         It is kept at least twice what is asked for, as Pillow's `draft` does; a camera's image takes a tenth of the
         time.
@@ -193,8 +193,9 @@ def _plain_jpeg(
     divided = fraction(height, width) if fraction else 1
     if divided == 1:
         return simplejpeg.decode_jpeg(content, colors or own)
-    least = {"min_height": -(-height // divided), "min_width": -(-width // divided)}
-    return simplejpeg.decode_jpeg(content, colors or own, **least)
+    return simplejpeg.decode_jpeg(
+        content, colors or own, min_height=-(-height // divided), min_width=-(-width // divided)
+    )
 
 
 def _check_size(width: int, height: int) -> None:

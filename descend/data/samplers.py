@@ -19,6 +19,7 @@ from descend.arguments import check_bool, check_integer, require, shown
 from descend.data.counter_rng import Draws, key_of
 from descend.data.order import order, permute
 from descend.errors import ConfigurationError, DataError
+from descend.strict_keywords import StrictKeywords
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ClassBalancedSampler", "Sampler", "WeightedSampler", "as_sampler", "checked_ids"]
 
 
-class Sampler:
+class Sampler(metaclass=StrictKeywords):
     """The base class of samplers: override `ids`, and `size` where an epoch has another number of samples."""
 
     def size(self, num_samples: int) -> int:

@@ -32,6 +32,7 @@ from descend.data.files import FileReader, read
 from descend.data.order import permute
 from descend.data.wrapped_source import WrappedSource
 from descend.errors import ConfigurationError, DataError, nearest
+from descend.strict_keywords import strict_keywords
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["SubsetSource", "is_split", "split"]
 
 
+@strict_keywords()
 def split(
     reader: Any,
     parts: Mapping[str, float | Sequence[int] | None],

@@ -29,6 +29,7 @@ class TensorReader:
         import torch  # here, because descriptions are checked without it
 
         self.role = role
+        self.names = tuple(rows)  # of the fields
         self._rows = rows
         self._from_numpy = torch.from_numpy
         self._on_cpu = all(values.is_cpu for values in rows.values())

@@ -197,7 +197,7 @@ def _of_files(reader: FileReader, how: Loading) -> Batches:
     return _of_pipeline(FilePipeline(reader, how.skip_bad > 0), how)
 
 
-def _of_pipeline(pipeline: ReaderPipeline, how: Loading) -> Batches:
+def _of_pipeline(pipeline: ReaderPipeline[Any], how: Loading) -> Batches:
     """Read in processes, or by a thread two batches ahead."""
     pool = None
     if how.workers:

@@ -14,10 +14,12 @@ from descend.callbacks.weight_average import evaluated_average
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, table
 from descend.experiment.checkpoint import as_storage_error, load
 from descend.experiment.ranks import unwrapped
+from descend.filenames import regular_file
 from descend.optim.engine.evaluation import saved_averages
 from descend.optim.named_optimizers import rule_class
 from descend.runtime import newest_checkpoint, read_rows, read_weights
 from descend.runtime.dtensor import copy_into
+from descend.strict_keywords import strict_keywords
 from descend.train.callback import Monitored
 
 if TYPE_CHECKING:
@@ -98,6 +100,7 @@ def _steps_in(checkpoints: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
+@strict_keywords()
 def load_weights(
     module: torch.nn.Module,
     run_dir: str | os.PathLike[str],
@@ -210,7 +213,7 @@ def _best_checkpoint(run_dir: Path, folder: Path) -> Path:
 def _recorded_metric(run_dir: Path) -> Monitored | None:
     """What the run monitored, from its run.json; None where that is not there."""
     try:
-        noted = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))["monitored"]
+        noted = json.loads(regular_file(run_dir / "run.json").read_text(encoding="utf-8"))["monitored"]
         metric, direction, restored = noted["metric"], noted["direction"], noted["restored"]
     except DAMAGED_FILE:
         return None
@@ -222,7 +225,7 @@ def _recorded_metric(run_dir: Path) -> Monitored | None:
 
 def _has_ended(run_dir: Path) -> bool:
     """Whether the run came to its end, where the best weights are put back."""
-    end = json.loads((run_dir / "run.json").read_text(encoding="utf-8")).get("end")
+    end = json.loads(regular_file(run_dir / "run.json").read_text(encoding="utf-8")).get("end")
     return isinstance(end, dict) and cast("dict[str, Any]", end).get("exit_code") == 0
 
 

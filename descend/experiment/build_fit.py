@@ -11,12 +11,14 @@ from descend.callbacks import Print, ProgressLines
 from descend.callbacks.console import say
 from descend.data import Batches, Loading, open_data
 from descend.data.map_dataset import SampleReader
+from descend.data.tensor_reader import TensorReader
 from descend.data.torch_data import files_of_feed
 from descend.errors import ConfigurationError, warn
 from descend.experiment.batch_norm import share_unit
 from descend.experiment.build import build_run, usual_transforms
 from descend.experiment.build_experiment import check_names
 from descend.experiment.build_optimizer import build_optimizer, optimizer_settings
+from descend.experiment.field_roles import check_fields
 from descend.experiment.losses import FunctionLoss, describe, loss_of
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
@@ -254,7 +256,17 @@ def _open(sources: Mapping[Mode, Any], loading: Loading, stack: ExitStack) -> di
                 warn(note)
             if isinstance(feed.reader, SampleReader):
                 stack.callback(feed.reader.close)
+    known = _fields(feeds[Mode.TRAIN])
+    for mode, feed in feeds.items():  # of other feeds they are known when they are read
+        if known and (found := _fields(feed)):
+            check_fields(found, known, f"the data for '{mode.role}'")
     return feeds
+
+
+def _fields(feed: Feed) -> tuple[str, ...]:
+    """Names of the fields of a feed whose reader knows them."""
+    reader = getattr(feed, "reader", None)
+    return reader.names if isinstance(reader, TensorReader) else tuple(getattr(reader, "fields", ()))
 
 
 def _warn_of_draws(module: torch.nn.Module, feed: Feed, micro_batch_size: int | str | None, ranks: int) -> None:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.data.nested_fields import nested
-from descend.errors import ConfigurationError, nearest
+from descend.errors import ConfigurationError, DataError, nearest
 from descend.experiment.losses import FunctionLoss
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from torch import Tensor, nn
 
     from descend.experiment.losses import Loss
 
-__all__ = ["TARGET_NAMES", "FieldRoles", "assign_fields"]
+__all__ = ["TARGET_NAMES", "FieldRoles", "assign_fields", "check_fields"]
 
 TARGET_NAMES = ("target", "targets", "label", "labels", "response", "responses", "y")
 
@@ -90,6 +90,26 @@ def assign_fields(
     joined = _takes_one(module, inputs, fields)
     by_name = not by_position and not joined and _takes(module, inputs)
     return FieldRoles(tuple(inputs), tuple(found), by_name, any("/" in name for name in fields), joined)
+
+
+def check_fields(found: Collection[str], known: Collection[str], where: str = "a batch") -> None:
+    """Check that samples have the fields of the first ones; entries of a dictionary may be more.
+
+    Args:
+        found: Names of the fields of some samples; decimal names are positions in a tuple.
+        known: Those of the first samples that were seen, in training.
+        where: What has the samples, for the error.
+
+    Raises:
+        DataError: a field is missing, or tuples are longer than those before.
+    """
+    by_position = all(name.partition("/")[0].isdecimal() for name in (*found, *known))
+    if missing := [name for name in known if name not in found] or (by_position and len(found) != len(known)):
+        lacking = f" (missing: {', '.join(sorted(missing))})" if isinstance(missing, list) else ""
+        raise DataError(
+            f"samples of {where} have the fields {', '.join(sorted(found))} and those of the first training batch "
+            f"{', '.join(sorted(known))}{lacking}: all samples need the same fields, in training, validation and test"
+        )
 
 
 def _wants_a_target(loss: Loss, targets: int | Sequence[str] | None) -> bool:

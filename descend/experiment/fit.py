@@ -12,6 +12,7 @@ from descend.experiment.patched_module import device_of
 from descend.experiment.population import assign_ranks, execute_all
 from descend.experiment.ranks import mute_other_ranks, require_unsharded
 from descend.runtime import process_group
+from descend.runtime.determinism import deterministic_algorithms
 from descend.strict_keywords import strict_keywords
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def fit(
     clip_value: float | None = None,
     clip_norm: float | None = None,
     clip_global_norm: float | None = None,
+    deterministic: bool = False,
     reset_optimizer: bool = False,
     weights_only: bool = False,
     batch_norm_group_size: int | None = None,
@@ -107,6 +109,7 @@ def fit(
     builder = FitBuilder(fit_config(**locals()))
     options, module = builder.config.options, builder.module
     with ExitStack() as stack:
+        stack.enter_context(deterministic_algorithms(builder.config.numerics.deterministic))
         if not builder.config.verbose:
             stack.enter_context(quiet())
         world = stack.enter_context(process_group(device_of(module)))

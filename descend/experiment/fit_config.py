@@ -112,6 +112,8 @@ class FitNumerics:
         clip_value: Bound on the magnitude of each element of the gradient.
         clip_norm: Bound on the norm of each weight's gradient.
         clip_global_norm: Bound on the norm of the whole gradient.
+        deterministic: Let torch take algorithms that give the same bits each time while the run lasts, and refuse an
+            operation without one. On a GPU only that makes a repeated or continued run the same to the bit.
     """
 
     precision: str | AutomaticMixedPrecision = "float32"
@@ -119,6 +121,7 @@ class FitNumerics:
     clip_value: float | None = None
     clip_norm: float | None = None
     clip_global_norm: float | None = None
+    deterministic: bool = False
 
 
 @dataclass(frozen=True)
@@ -224,7 +227,7 @@ def fit_config(**given: Any) -> FitConfig:
     """
     for name in ("seed", "batch_size", "micro_batch_size", "batch_norm_group_size"):
         given[name] = whole(given[name])
-    flags = ("verbose", "shuffle", "resume", "reset_optimizer", "weights_only", "shard_optimizer")
+    flags = ("verbose", "shuffle", "resume", "reset_optimizer", "weights_only", "shard_optimizer", "deterministic")
     require(
         check_instance(
             "module",

@@ -30,6 +30,7 @@ from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
 from descend.lower.module import LoweredModel, PlainModule
 from descend.runtime import Communicator
+from descend.strict_keywords import strict_keywords
 from descend.train.activations import ActivationRecorder
 from descend.train.memory import MicroBatchSize, retry_on_oom
 from descend.train.micro_batch import MicroBatch, split_into_micro_batches
@@ -63,6 +64,7 @@ class Inference:
     samples: int
 
 
+@strict_keywords(device="a module computes where its weights are: move it with module.to(device)")
 def predict(
     module: torch.nn.Module,
     data: Any,
@@ -95,6 +97,7 @@ def predict(
     return infer(module, data, batch_size=batch_size, targets=targets, precision=precision, workers=workers).outputs
 
 
+@strict_keywords(device="a module computes where its weights are: move it with module.to(device)")
 def infer(
     module: torch.nn.Module,
     data: Any,
@@ -152,6 +155,7 @@ def infer(
     return Inference(outputs, _joined([seen for _, seen in found]), samples)
 
 
+@strict_keywords(device="a module computes where its weights are: move it with module.to(device)")
 def evaluate(
     module: torch.nn.Module,
     loss: Any,
@@ -277,6 +281,8 @@ def _of_graph(
 def _joined(parts: Sequence[Any]) -> Any:
     """Outputs of parts as those of all samples, on the CPU."""
     first = parts[0]
+    if all(part is None for part in parts):  # such as the loss of a module that was given no labels
+        return None
     if isinstance(first, torch.Tensor):
         return torch.cat([part.cpu() for part in parts])
     if isinstance(first, dict):

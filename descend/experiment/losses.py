@@ -128,6 +128,7 @@ class FunctionLoss(Loss):
     function: Callable[..., Any]
     fits: bool = field(default=False, repr=False)  # whether it is known to take the output and the targets
     metric: str = field(default="", repr=False)  # its name, where it is a metric
+    exact: bool = field(default=False, repr=False)  # whether it is known to return a numerator and a denominator
     _looked_at: bool = field(default=False, init=False, repr=False)
     _counted: bool = field(default=False, init=False, repr=False)
 
@@ -146,7 +147,7 @@ class FunctionLoss(Loss):
         Warns:
             UserWarning: the loss over `count` samples is not the mean of the losses over its halves.
         """
-        if self._looked_at or count < 2 or not _of_samples((output, *targets), count):
+        if self.exact or self._looked_at or count < 2 or not _of_samples((output, *targets), count):
             return
         half, devices = count // 2, [output.device] if isinstance(output, Tensor) and output.is_cuda else []
         with torch.no_grad(), torch.random.fork_rng(devices):
@@ -203,8 +204,8 @@ class FunctionLoss(Loss):
             signature.bind(None, *[None] * targets)
         except TypeError as error:
             raise ConfigurationError(
-                f"loss or metric {describe(self.function)}{signature} is called with the output and {targets} "
-                f"targets: {error}; targets= says which fields of a sample are targets"
+                f"{self._title}{'' if self.metric else signature} is called with the output and {targets} "
+                f"{'target' if targets == 1 else 'targets'}: {error}; targets= says which fields of a sample are these"
             ) from None
         self.fits = True
 

@@ -105,9 +105,9 @@ def _named(name: str, objective: Loss) -> Loss:
     ignored = getattr(objective, "ignore_index", None)
     probabilities = isinstance(objective, TorchLoss) and objective.kind is torch.nn.BCELoss
     if name == "accuracy":
-        return FunctionLoss(_accuracy(ignored, probabilities))
+        return FunctionLoss(_accuracy(ignored, probabilities), metric=name, exact=True)
     if match := _TOP.fullmatch(name):
-        return FunctionLoss(_top(int(match[1]), ignored))
+        return FunctionLoss(_top(int(match[1]), ignored), metric=name, exact=True)
     if name in NAMED:
         return loss_of(name)
     if name == "perplexity":

@@ -8,7 +8,7 @@ import torch
 
 from descend.errors import DataError, DescendError
 from descend.experiment.accumulated_metrics import AccumulatedMetric
-from descend.experiment.field_roles import assign_fields
+from descend.experiment.field_roles import assign_fields, check_fields
 from descend.experiment.labels import LabelCheck
 from descend.experiment.losses import FunctionLoss, TorchLoss, looked_at
 from descend.experiment.module_call import ModuleCall
@@ -55,7 +55,8 @@ class ModuleTask(Task):
         self._metrics = metrics
         self._targets = targets
         self._call = ModuleCall(module, autocast)
-        self._roles: FieldRoles | None = None  # known from the first mini-batch
+        self._roles: FieldRoles | None = None  # known from the first mini-batch, as are
+        self._known: frozenset[str] = frozenset()  # the names of its fields
         self._labels: LabelCheck | None = None
         self._before_forward: Callable[[MicroBatch], None] = lambda micro_batch: None
 
@@ -68,11 +69,14 @@ class ModuleTask(Task):
         """See `descend.train.objective.Task.losses`.
 
         Raises:
-            DataError: the loss cannot take a target; targets of a mini-batch are checked at its first micro-batch.
+            DataError: the loss cannot take a target, or a field of the first mini-batch is missing; targets of a
+                mini-batch are checked at its first micro-batch.
             ConfigurationError: it is not known which fields are targets.
         """
         self._before_forward(micro_batch)
         roles = self._roles_of(micro_batch.fields)
+        if micro_batch.fields.keys() != self._known:
+            check_fields(micro_batch.fields, self._known)
         if self._labels and micro_batch.start == 0:
             self._labels.check(micro_batch.batch)
         values = roles.values(micro_batch.fields)
@@ -99,6 +103,7 @@ class ModuleTask(Task):
         """Inputs and targets, determined from the first fields that are seen."""
         if self._roles is None:
             self._roles = assign_fields(fields, self.module, self._loss, self._targets, needs_targets=needs_targets)
+            self._known = frozenset(fields)
             if isinstance(self._loss, TorchLoss):
                 on_cpu = all(values.is_cpu for values in fields.values())
                 checked = [name for name in self._roles.targets if name not in self._roles.inputs]

@@ -34,6 +34,7 @@ from descend.experiment.runner import (
     save_stopped,
     saved_after_error,
 )
+from descend.filenames import regular_file
 from descend.launch import as_trainer, layout_trainers
 from descend.runtime import (
     RunDirectory,
@@ -85,7 +86,7 @@ def stored_trainers(run_dir: str | os.PathLike[str] | None) -> int | None:
     """How many trainers the run in a directory has; None where that is not known."""
     path = None if run_dir is None else Path(run_dir) / "run.json"
     try:
-        return json.loads(path.read_text(encoding="utf-8")).get("trainers", 1) if path is not None else None
+        return None if path is None else json.loads(regular_file(path).read_text(encoding="utf-8")).get("trainers", 1)
     except DAMAGED_FILE:
         return None
 

@@ -23,6 +23,7 @@ from descend.experiment.ranks import scratch_directory
 from descend.experiment.run_page.write import write_after_run
 from descend.graph import Plan
 from descend.runtime import CheckpointManager, Communicator, RunDirectory, SaveRequest, require_storable
+from descend.runtime.determinism import arithmetic_settings
 from descend.runtime.sharded_save import stage_shards
 from descend.train.store import RunStore
 from descend.version import __version__
@@ -256,6 +257,7 @@ def facts_of(run: Run) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
+        "arithmetic": arithmetic_settings(),
         "command": sys.argv,
         "random_seed": run.seed,
         "settings": dict(run.config.settings),

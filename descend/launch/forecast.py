@@ -2,12 +2,14 @@
 
     one rank        s(b) = s₀ + s₁ b                                   seconds of a step of b samples
     an all-reduce   c(N, k, G) = 2 (N − 1) (k α + G / (N β))           k messages around a ring, G bytes in all
+                    or, if less, 2 (⌈log₂ N⌉ k α + G / β)              up and down two trees, as NCCL has them
     N ranks         S(B, N) = s(⌈B / N⌉) + c(N, 1, 0) + max(c(N, k, G) − o s₁ ⌈B / N⌉, c(N, 1, G / k))
 
 o is the fraction of the work on samples that overlaps with the all-reduce of gradients; the last bucket is never
 hidden. N ranks are faster than one from the batch size B* on at which s(B) = S(B, N).
 
-Source: the α-β model of a ring all-reduce, Patarasuk and Yuan 2009, https://doi.org/10.1016/j.jpdc.2008.09.002.
+Source: the α-β model of a ring all-reduce, Patarasuk and Yuan 2009, https://doi.org/10.1016/j.jpdc.2008.09.002, and of
+double binary trees, Sanders, Speck and Träff 2009, https://doi.org/10.1016/j.parco.2009.09.001.
 """
 
 from __future__ import annotations
@@ -34,10 +36,12 @@ class Network:
     Attributes:
         latency_seconds: α, of one message.
         bytes_per_second: β.
+        trees: Whether ranks sum along trees where that takes less time, as NCCL does; gloo has the ring alone.
     """
 
     latency_seconds: float
     bytes_per_second: float
+    trees: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -47,7 +51,10 @@ class Network:
 
     def sum_seconds(self, ranks: int, messages: int, size_bytes: float) -> float:
         """Seconds of an all-reduce."""
-        return 2 * (ranks - 1) * (messages * self.latency_seconds + size_bytes / (ranks * self.bytes_per_second))
+        waits, seconds = messages * self.latency_seconds, size_bytes / self.bytes_per_second
+        ring = 2 * (ranks - 1) * (waits + seconds / ranks)
+        tree = 2 * (math.ceil(math.log2(ranks)) * waits + seconds)
+        return min(ring, tree) if self.trees else ring
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,7 @@ class Profile:
         gradient_bytes: Of what is trained.
         messages: Pieces that gradients are sent in.
         state_bytes: Of the optimizer's state.
+        largest_state_bytes: Of the state of the largest parameter, which is not cut when state is shared out.
     """
 
     fixed_seconds: float
@@ -69,6 +77,7 @@ class Profile:
     gradient_bytes: int
     messages: int
     state_bytes: int
+    largest_state_bytes: int = 0
 
     def step_seconds(self, samples: int) -> float:
         """s(b)."""
@@ -88,7 +97,9 @@ class Forecast:
         efficiency: That over N times that of one rank at the same share of samples.
         least_batch: B*, from which on these ranks are faster than one; math.inf where they never are.
         memory_bytes: Of weights, gradients, their buffers and the optimizer's state on each rank; without activations.
-        sharded_bytes: The same with the state shared out.
+        sharded_bytes: The same with the state shared out by whole parameters (ZeRO stage 1).
+        fully_sharded_bytes: Of the shards of weights, gradients and state where all are cut up (FSDP); without the
+            weights that are gathered for the layers under way.
     """
 
     ranks: int
@@ -100,6 +111,7 @@ class Forecast:
     least_batch: float
     memory_bytes: int
     sharded_bytes: int
+    fully_sharded_bytes: int
 
 
 def forecast(profile: Profile, network: Network, batch_size: int, ranks: int) -> Forecast:
@@ -119,7 +131,8 @@ def forecast(profile: Profile, network: Network, batch_size: int, ranks: int) ->
         (batch_size / seconds) / (ranks * share / alone),
         _least_batch(profile, network, ranks),
         fixed + profile.state_bytes,
-        fixed + math.ceil(profile.state_bytes / ranks),
+        fixed + max(math.ceil(profile.state_bytes / ranks), profile.largest_state_bytes),
+        math.ceil((profile.weights_bytes + profile.gradient_bytes + profile.state_bytes) / ranks),
     )
 
 

@@ -15,11 +15,13 @@ from descend.errors import ConfigurationError, Unsupported
 from descend.graph import Input, Layer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     Replacement = Callable[..., Layer]
 
-__all__ = ["compile_in_parts", "register_module", "registered_parts"]
+__all__ = ["compile_in_parts", "part_inputs", "register_module", "registered_parts"]
+
+_PART_INPUT = "input_"
 
 _REPLACEMENTS: dict[type[nn.Module], Replacement] = {}
 
@@ -49,6 +51,11 @@ def register_module(module_class: type[nn.Module]) -> Callable[[Replacement], Re
         return function
 
     return register
+
+
+def part_inputs(samples: Sequence[Any]) -> dict[str, Any]:
+    """The inputs of a part by the names that they have in its layers."""
+    return {f"{_PART_INPUT}{i}": sample for i, sample in enumerate(samples)}
 
 
 def registered_parts(module: nn.Module) -> bool:
@@ -142,25 +149,28 @@ class _Assembly:
             return results, self._replaced(own, call, part, parents)
         made = self._compile(part, samples)
         fields = [layer for layer in made if isinstance(layer, Input)]
-        for layer in made:
-            layer.name = f"{name}_{layer.name}"
-        for field, parent in zip(fields, parents, strict=True):
-            for child in field.children:
+        for field in fields:
+            parent = parents[int(str(field.data_field).removeprefix(_PART_INPUT))]
+            for child in (one for one in field.children if isinstance(one, Layer)):
                 child.parents = [parent if one is field else one for one in child.parents]
                 parent.children.append(child)
         kept = [layer for layer in made if layer not in fields]
+        ends = {layer.name.removesuffix("_output"): layer for layer in kept if not layer.children}
+        for layer in kept:
+            layer.name = f"{name}_{layer.name}"
         self._all += kept
-        ends = [layer for layer in kept if not layer.children]
-        return list(zip(results, ends, strict=True)) if isinstance(results, tuple) else (results, ends[0])
+        if isinstance(results, tuple):
+            return [(result, ends[f"output_{i}"]) for i, result in enumerate(results)]
+        return results, ends["output"]
 
     def _replaced(self, module: nn.Module, call: torch.fx.Node, part: Any, parents: list[Layer]) -> Layer:
         names = [node.name for node in part.graph.nodes if node.op == "placeholder"]
         layers = dict(zip(names, parents, strict=True))
         known = set(map(id, _above(parents)))
-        args = torch.fx.map_arg(call.args, lambda node: layers[node.name])
-        made: Any = _REPLACEMENTS[type(module)](
-            module, *args, **torch.fx.map_arg(call.kwargs, lambda n: layers[n.name])
-        )
+        of_node: Any = lambda node: layers[node.name]  # noqa: E731  # torch.fx takes any value in place of a node
+        args: Any = torch.fx.map_arg(call.args, of_node)
+        options: Any = torch.fx.map_arg(call.kwargs, of_node)
+        made: Any = _REPLACEMENTS[type(module)](module, *args, **options)
         if not isinstance(made, Layer):
             raise ConfigurationError(
                 f"lbann.torch.compile: what is registered for {type(module).__name__} must return a layer, got {made!r}"
@@ -176,7 +186,8 @@ def _above(layers: list[Layer]) -> list[Layer]:
     def visit(layer: Layer) -> None:
         if id(layer) not in found:
             for parent in layer.parents:
-                visit(parent)
+                if isinstance(parent, Layer):
+                    visit(parent)
             found[id(layer)] = layer
 
     for layer in layers:

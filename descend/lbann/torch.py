@@ -19,7 +19,7 @@ from torch import nn
 import descend.onnx
 from descend.errors import ConfigurationError, Unsupported, warn
 from descend.graph import Identity, Input, Layer, NoOptimizer, Weights
-from descend.lbann.replacements import compile_in_parts, register_module, registered_parts
+from descend.lbann.replacements import compile_in_parts, part_inputs, register_module, registered_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +63,7 @@ def compile(  # noqa: A001  # LBANN's name
     inputs = _bound(model.forward if isinstance(model, nn.Module) else model, args, kwargs)
     traced = trace or find_spec("onnxscript") is None
     if registered_parts(module):
-        layers = compile_in_parts(module, inputs, lambda part, samples: _layers(part, _positional(samples), traced))
+        layers = compile_in_parts(module, inputs, lambda part, samples: _layers(part, part_inputs(samples), traced))
     else:
         layers = _layers(module, inputs, traced)
     _name_fields(layers)
@@ -81,10 +81,6 @@ def _layers(module: nn.Module, inputs: Mapping[str, Any], traced: bool) -> list[
         outputs = _export(module, inputs, path, traced)
         layers = descend.onnx.load(path).layers
     return layers + [Identity(one, name=f"{one.name}_output") for one in layers if one.name in outputs and one.children]
-
-
-def _positional(samples: Sequence[Any]) -> dict[str, Any]:
-    return {f"input_{i}": sample for i, sample in enumerate(samples)}
 
 
 def lazy_compile(model: nn.Module | Callable[..., Any], **options: Any) -> Callable[..., list[Layer]]:

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from descend.arguments import check_number, require
 from descend.errors import RuleError, nearest
 from descend.parameter_filter import ParameterInfo, matches
+from descend.strict_keywords import strict_keywords
 from descend.torch_private import norm_class
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Named:
     layer: nn.Module | None
 
 
+@strict_keywords()
 def split(
     model: nn.Module | Iterable[tuple[str, Tensor]],
     *,
@@ -106,6 +108,7 @@ def split(
     return _grouped(named, rules)
 
 
+@strict_keywords()
 def no_decay(
     model: nn.Module | Iterable[tuple[str, Tensor]], *, weight_decay: float | None = None, also: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
@@ -138,6 +141,7 @@ def no_decay(
     return [group for group in (decayed, undecayed) if group["params"]]
 
 
+@strict_keywords()
 def layerwise(
     model: nn.Module,
     factor: float,
@@ -193,6 +197,7 @@ def layerwise(
     return [found[key] for key in sorted(found)]
 
 
+@strict_keywords()
 def train_only(model: nn.Module, rules: Sequence[str]) -> list[str]:
     """Freeze all weights of a model but those that a rule matches, which are trained from now on.
 

@@ -177,8 +177,9 @@ class Optimizer(torch.optim.Optimizer):
             "scaled": scaled,
         }
         listed = parameter_checks.listed(params, self.title)
-        with torch.no_grad():
+        with torch.no_grad(), self._groups.adding_many():
             super().__init__(listed, {**given, **shown(rule), "rule": rule})
+        self._groups.check_added(self.param_groups)
 
     def _make_parts(self, names: Sequence[list[str]] = ()) -> None:
         self._evaluation = EvaluationMode()
@@ -216,13 +217,11 @@ class Optimizer(torch.optim.Optimizer):
         check_rule(rule)
         for key in unread_keys(group, rule):
             warn(f"{where}: nothing here reads {key!r}; that is right if a wrapper keeps it there")
-        names = step_inputs.names_of([*self.param_groups, group])
-        parameter_checks.check([*self.param_groups, group], names, self.title)
+        self._groups.check_added([*self.param_groups, group])
         if not group["params"]:
             warn(f"{where} holds no weights")
         saved.write_counters(self, [group], evaluating=False)
         self.param_groups.append(group)
-        self._groups.names = names
 
     @property
     def is_compiled(self) -> bool:

@@ -187,12 +187,13 @@ def _under(chart: Chart, one: _Drawn) -> Iterator[dict[str, Any]]:
     band = [(a, low, high) for a, low, high in line.band if x.shows(a) and y.shows(low) and y.shows(high)]
     if len(band) > 1:
         rows = [{"x": a, "y": low, "high": high} for a, low, high in band]
-        mark = {"type": "area", "opacity": 0.16, "line": False, "strokeWidth": 0}
+        mark = {"type": "area", "opacity": 0.16, "line": False, "point": False, "strokeWidth": 0}
         yield _layer(one, mark, rows, x={"field": "x"}, y={"field": "y"}, y2={"field": "high"})
     points = [(a, b) for a, b in line.points if x.shows(a) and y.shows(b)]
     if line.joined and len(points) > 1:
         rows = [{"x": a, "y": b} for a, b in points]
-        yield _layer(one, {"type": "line", "strokeWidth": 1.8}, rows, x={"field": "x"}, y={"field": "y"})
+        mark = {"type": "line", "strokeWidth": 1.8, "point": False}
+        yield _layer(one, mark, rows, x={"field": "x"}, y={"field": "y"})
 
 
 def _over(chart: Chart, one: _Drawn, scatter: bool) -> Iterator[dict[str, Any]]:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from descend.display import printable
 from descend.pages.chart import vega_lite
 from descend.pages.draw import drawn_or_nothing
+from descend.pages.legend import LegendEntry, split_legend
 from descend.pages.parts import Figure, Section, Table
 
 if TYPE_CHECKING:
@@ -33,12 +34,16 @@ class Numbered:
         number: From 1 up; tables and figures are counted apart.
         spec: Of a figure: its Vega-Lite specification.
         svg: Of a figure: the drawing; "" where it was not drawn.
+        legend: Of a figure with several series: these, for buttons on a page.
+        without_legend: The drawing without the legend, where the page has buttons in its place.
     """
 
     part: Table | Figure
     number: int
     spec: dict[str, Any] | None = None
     svg: str = ""
+    legend: tuple[LegendEntry, ...] = ()
+    without_legend: str = ""
 
     @property
     def kind(self) -> str:
@@ -79,7 +84,8 @@ def number(sections: Iterable[Section], *, charts: bool = True, seconds: float =
         if isinstance(part, Table):
             return Numbered(part, counts[Table])
         spec, svg = next(ready)
-        return Numbered(part, counts[Figure], spec, svg)
+        shown, legend = split_legend(svg, spec)
+        return Numbered(part, counts[Figure], spec, svg, legend, shown)
 
     return [replace(section, parts=tuple(map(numbered, section.parts))) for section in kept], reason
 

@@ -9,7 +9,11 @@ const ask = async () => {
       if (!answer.ok) throw new Error(answer.statusText);
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       document.body.dataset.stamp = fresh.body.dataset.stamp;
+      const pressed = [...document.querySelectorAll(".legend [aria-pressed=true]")].map(one => one.id);
+      const focused = document.activeElement.id;
       for (const part of ["header", "main"]) document.querySelector(part).replaceWith(fresh.querySelector(part));
+      for (const id of pressed) document.getElementById(id)?.click();
+      if (focused) document.getElementById(focused)?.focus();
     }
     document.getElementById("state").textContent = "Up to date.";
   } catch (error) {

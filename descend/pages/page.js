@@ -24,7 +24,17 @@ document.addEventListener("pointermove", event => {
   tip.style.left = Math.max(4, right ? event.clientX - 12 - tip.offsetWidth : event.clientX + 12) + "px";
   tip.style.top = event.clientY + 14 + "px";
 });
+// A press on a series of a legend fades the others; several can be pressed, and none shows all.
+const singleOut = button => {
+  button.setAttribute("aria-pressed", button.getAttribute("aria-pressed") !== "true");
+  const figure = button.closest("figure"), all = [...figure.querySelectorAll(".legend button")];
+  const pressed = all.filter(one => one.getAttribute("aria-pressed") === "true");
+  for (const one of all)
+    for (const layer of one.dataset.layers.split(" "))
+      for (const group of figure.querySelectorAll(`.chart g[class*=" layer_${layer}_"]`))
+        group.classList.toggle("quiet", pressed.length > 0 && !pressed.includes(one));
+};
 document.addEventListener("click", event => {
-  const button = event.target.closest && event.target.closest("th button");
-  if (button) sortBy(button);
+  const button = event.target.closest && event.target.closest("th button, .legend button");
+  if (button) (button.closest(".legend") ? singleOut : sortBy)(button);
 });

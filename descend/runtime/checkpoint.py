@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.errors import DAMAGED_FILE, StorageError, warn
-from descend.filenames import escape, unescape
+from descend.filenames import escape, regular_file, unescape
 from descend.runtime.run_directory import write_beside
 from descend.runtime.safetensors_io import check_layout, damaged_tensors, write_tensors
 from descend.runtime.shards import TensorFiles
@@ -289,7 +289,7 @@ class _Newer(StorageError):
 
 def _read_json(path: Path, inside: Path) -> Any:
     _require_inside(path, inside)
-    if path.stat().st_size > _LARGEST_JSON:
+    if regular_file(path).stat().st_size > _LARGEST_JSON:
         raise StorageError(f"{path} has {path.stat().st_size:,} bytes, more than descend writes")
     return json.loads(path.read_text(encoding="utf-8"))
 

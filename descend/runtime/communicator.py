@@ -220,11 +220,17 @@ class Communicator:
         """All-gather of (n, *shape) tensors, concatenated; n may differ between ranks and be 0, the shape may not."""
         return rows if self.world_size == 1 else torch.cat(self.all_gather(rows))
 
-    def all_gather(self, rows: torch.Tensor) -> list[torch.Tensor]:
-        """All-gather of the (n, *shape) tensor of each rank; they are padded to the longest n while they are sent."""
-        lengths = torch.zeros(self.world_size, dtype=torch.int64, device=self.agreements)
-        lengths[self.rank] = len(rows)
-        counts = self.all_reduce(lengths).tolist()
+    def all_gather(self, rows: torch.Tensor, counts: Sequence[int] | None = None) -> list[torch.Tensor]:
+        """All-gather of the (n, *shape) tensor of each rank; they are padded to the longest n while they are sent.
+
+        Args:
+            rows: This rank's.
+            counts: n of each rank, where all ranks know them; otherwise they tell each other first.
+        """
+        if counts is None:
+            lengths = torch.zeros(self.world_size, dtype=torch.int64, device=self.agreements)
+            lengths[self.rank] = len(rows)
+            counts = self.all_reduce(lengths).tolist()
         padded = rows.new_zeros(max(counts), *rows.shape[1:])
         padded[: len(rows)] = rows
         parts = [torch.zeros_like(padded) for _ in counts]

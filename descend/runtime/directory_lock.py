@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, StorageError
+from descend.filenames import regular_file
 
 try:
     import fcntl
@@ -279,7 +280,7 @@ def describe(owner: Mapping[str, Any]) -> str:
 def _read(path: Path) -> dict[str, Any] | None:
     """The content of a lock file; None if there is none, empty if it is not a lock file."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(regular_file(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError):
@@ -290,7 +291,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 def _touched(path: Path) -> int | None:
     """Time of change of a file by the clock of its file system; only a difference between two such times counts."""
     try:
-        with path.open("rb") as file:  # opening asks a network file system for the present state
+        with regular_file(path).open("rb") as file:  # opening asks a network file system for the present state
             return os.fstat(file.fileno()).st_mtime_ns
     except FileNotFoundError:
         return None
@@ -301,7 +302,7 @@ def _flock_is_free(path: Path) -> bool:
     if fcntl is None:
         return False
     try:
-        with path.open("rb") as file:
+        with regular_file(path).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return False
@@ -319,7 +320,7 @@ def _exclusive(path: Path, found: Mapping[str, Any]) -> Generator[None]:
             if fcntl is None or _read(path) != found:
                 break
             try:
-                file = held.enter_context(path.open("rb"))
+                file = held.enter_context(regular_file(path).open("rb"))
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:  # another process reads or replaces it
                 held.close()

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, warn
+from descend.filenames import regular_file
 from descend.runtime.directory_lock import OWNER, DirectoryLock
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class _Lines:
 
     def _write(self, data: bytes) -> None:
         """Append all of it or nothing."""
-        with self._path.open("ab", buffering=0) as file:
+        with open(self._path, "ab", buffering=0, opener=_at_once) as file:
             size = file.seek(0, os.SEEK_END)
             try:
                 if (written := file.write(data)) != len(data):
@@ -165,6 +166,11 @@ class _Lines:
     def replace(self, lines: Sequence[str]) -> None:
         self._pending.clear()
         write_beside(self._path, "".join(f"{line}\n" for line in lines))
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file; a named pipe in its place, whose reader would be waited for, is an OSError."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 class RunDirectory:
@@ -257,7 +263,7 @@ class RunDirectory:
             StorageError: it cannot be read, or is not that of a run.
         """
         try:
-            facts = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+            facts = json.loads(regular_file(self.path / "run.json").read_text(encoding="utf-8"))
             if not all(isinstance(restart, dict) for restart in facts["restarts"]):
                 raise ValueError("restarts must be a list of objects")
             return {**facts, "restarts": [*facts["restarts"]]}
@@ -280,7 +286,7 @@ class RunDirectory:
         """Record in run.json how the run ended; a failure to write it is only logged."""
         when = datetime.now().astimezone().isoformat(timespec="seconds")
         try:
-            facts = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+            facts = json.loads(regular_file(self.path / "run.json").read_text(encoding="utf-8"))
             self.write_json("run.json", {**facts, "end": {**end, "time": when}})
         except DAMAGED_FILE as error:
             self.log(f"run.json could not be written: {error}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import DAMAGED_FILE, StorageError
+from descend.filenames import regular_file
 from descend.runtime.run_directory import write_beside
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def read_follow_ups(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for file in sorted((Path(directory) / _FOLDER).glob("*.json")):
         try:
-            found.append(_checked(json.loads(file.read_text(encoding="utf-8"))))
+            found.append(_checked(json.loads(regular_file(file).read_text(encoding="utf-8"))))
         except DAMAGED_FILE as error:
             raise StorageError(f"{file}: not an answer: {error}; remove it and ask again") from error
     return found

@@ -31,6 +31,7 @@ from descend.pages.draw import draw, is_installed
 from descend.runtime import write_beside
 from descend.runtime.dtensor import is_sharded
 from descend.runtime.seeds import forked_rng
+from descend.strict_keywords import strict_keywords
 from descend.train import Callback, Steps
 from descend.train.param_groups import set_option
 
@@ -129,6 +130,7 @@ class LearningRateRange:
         )
 
 
+@strict_keywords()
 def find_learning_rate(
     module: torch.nn.Module,
     loss: Any,

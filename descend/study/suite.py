@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from descend.errors import ConfigurationError, Refused
+from descend.filenames import regular_file
 from descend.runtime.run_directory import write_beside
 from descend.study.analysis.intervals import median
 from descend.study.analysis.profiles import LIMIT, PerformanceProfile, performance_profiles, time_of_searches
@@ -53,7 +54,7 @@ _SHOWN_RATIOS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 def is_suite(file: str | os.PathLike[str]) -> bool:
     """Whether a study file has several workloads."""
     try:
-        return "workloads" in tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        return "workloads" in tomllib.loads(regular_file(Path(file)).read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):
         return False  # reading it as a study says what is wrong
 

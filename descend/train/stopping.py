@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.arguments import check_bool, check_integer, check_number, check_string, require
 from descend.errors import ConfigurationError
+from descend.strict_keywords import StrictKeywords
 from descend.train.metric_direction import direction_of, unknown_direction
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from descend.train.progress import Progress
 
 __all__ = [
@@ -39,7 +42,7 @@ __all__ = [
 ]
 
 
-class Stop:
+class Stop(metaclass=StrictKeywords):
     """A stopping criterion."""
 
     def reason(self, at: Progress) -> str | None:
@@ -176,6 +179,11 @@ class Reached(Stop):
     Raises:
         ConfigurationError: the target is not a finite number.
     """
+
+    said_instead: ClassVar[Mapping[str, str]] = {
+        "mode": "say at_most=True to stop at a value <= the target, at_most=False at one >= it",
+        "lower_is_better": "say at_most=True to stop at a value <= the target",
+    }
 
     name: str
     value: float

@@ -1,6 +1,7 @@
 """Models and small data sets that ship with the package.
 
 digits(), fashion_mnist(folder=None)    descriptions of readers, for `descend.run` and for a text
+python_text(role="train")               the modules of Python's own library as a text, for `descend.fit`
 lenet(images), small_lenet(images)      layers from images to class probabilities
 LeNet, AlexNet, MLP, ResNet18, ...      networks as modules: ResNet50(1000)(images) gives logits
 Transformer, BERT, RoBERTa, GPT         the transformer, encoders of texts, and a model that continues a text
@@ -11,7 +12,7 @@ demo_experiment(name)                   a whole run, ready made
 
 from descend import modules
 from descend.modules import PositionalEncoding
-from descend.zoo.datasets import digits, fashion_mnist
+from descend.zoo.datasets import digits, fashion_mnist, python_text
 from descend.zoo.demo import demo_experiment
 from descend.zoo.language import BERT, GPT, EncoderConfig, RoBERTa, bert_config, next_token_loss
 from descend.zoo.lenet import lenet, small_lenet
@@ -45,5 +46,6 @@ __all__ = [
     "lenet",
     "modules",
     "next_token_loss",
+    "python_text",
     "small_lenet",
 ]

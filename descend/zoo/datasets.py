@@ -1,15 +1,20 @@
-"""Image data sets that ship with the package or are easily found, as descriptions of their readers."""
+"""Data sets that ship with the package or are easily found: images as descriptions of readers, and a text."""
 
 from __future__ import annotations
 
 import os
+import sysconfig
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from descend.data import DataReader, Reader
+from descend.data import DataReader, Reader, read
 from descend.data.transforms import Scale
 from descend.errors import DataError
 
-__all__ = ["digits", "fashion_mnist"]
+if TYPE_CHECKING:
+    from descend.data import FileReader
+
+__all__ = ["digits", "fashion_mnist", "python_text"]
 
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 
@@ -72,6 +77,32 @@ def fashion_mnist(folder: str | Path | None = None, validation_fraction: float =
             Reader(name="mnist", role="test", data_filedir=data, transforms=[scale]),
         ]
     )
+
+
+def python_text(role: str = "train", length: int = 256, tokenizer: Any = None) -> FileReader:
+    """The modules of Python's own library, a text of about five million bytes that every installation has.
+
+    A module is a document; every tenth of them, in the order of their names, is for validation, the others are for
+    training. Another release of Python has another text. Fields are those of text, see `descend.data.packed_text`.
+
+    Args:
+        role: "train" or "validate".
+        length: Tokens of a sample.
+        tokenizer: As of `descend.data.read`; None takes the bytes.
+
+    Raises:
+        DataError: there are no such files, as in a Python that is packed into an archive; or another role is asked for.
+    """
+    folder = Path(sysconfig.get_path("stdlib"))
+    modules = sorted(path for path in folder.glob("*.py") if path.stat().st_size)
+    if role not in ("train", "validate"):
+        raise DataError(f"python_text has the roles train and validate, got '{role}'")
+    if len(modules) < 10:
+        raise DataError(
+            f"{folder} has no modules of Python's library to read: name a text of your own, descend.data.read('a.txt')"
+        )
+    chosen = [path for number, path in enumerate(modules) if (number % 10 == 9) == (role == "validate")]
+    return read(chosen, format="text", role=role, length=length, tokenizer=tokenizer)
 
 
 def _fashion_mnist_folder(folder: str | Path | None) -> Path:

@@ -17,6 +17,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 import torch
+from data.files import refusal
 from PIL import Image
 
 from descend.data import DataReader, Loading, Reader, file_format, open_data, open_readers, read
@@ -193,3 +194,36 @@ def test_processes_read_the_same(folder):
     truth = one_by_one(readers)
     assert rows_by_sample(readers, workers=1, ranks=2) == truth
     assert rows_by_sample(readers, workers=4) == truth
+
+
+# A cut or blank text is a text, and blank records of CIFAR are images.
+FILES = ("a.npy", "a.npz", "a.csv", "a.jsonl", "a.h5", "a.tar", "a.parquet", "a.feather", "a.arrow")
+FILES += ("idx/train-images-idx3-ubyte", "cifar/data_batch_1.bin", "images/0/00.jpg", "images/list.txt", "text.md")
+UNSEEN = {("half", "text.md"), ("zeros", "text.md"), ("zeros", "images/list.txt"), ("zeros", "cifar/data_batch_1.bin")}
+DAMAGES = {
+    "half": lambda content: content[: len(content) // 2 + 7],
+    "zeros": lambda content: bytes(len(content)),
+    "empty": lambda content: b"",
+    "junk": lambda content: bytes(RNG.integers(128, 256, 5000).astype(np.uint8)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_files_of_every_format_are_errors_that_name_them(folder, tmp_path, damage):
+    """With exit code 3, the path, and the reader as soon as one is known; none takes long or raises something else."""
+    for name in FILES:
+        if (damage, name) in UNSEEN or (damage == "junk" and name in ("text.md", "images/list.txt")):
+            continue
+        path = tmp_path / name.replace("/", "-")
+        path.write_bytes(DAMAGES[damage]((folder / name).read_bytes()))
+        text = refusal(path)
+        assert path.name in text
+        assert "reader '" in text or " is empty" in text or " of no known format" in text
+
+
+def test_a_file_with_the_ending_of_another_format_is_what_it_holds(folder, tmp_path):
+    for ending in ("npy", "parquet", "h5", "arrow"):
+        for name in ("a.npy", "a.npz", "a.parquet", "a.arrow", "a.h5", "a.tar"):
+            path = tmp_path / f"{name}.{ending}"
+            path.write_bytes((folder / name).read_bytes())
+            assert len(read(path)) == N

@@ -99,6 +99,8 @@ def test_views_and_runs_are_plain_columns():
         "views": ["a", None, "c"],
         "lists": [["a"], ["b", "c"], []],
     }
+    named = pa.list_(pa.field("element", pa.int32(), nullable=False))  # as in Parquet; nothing is converted
+    assert flattened(pa.table({"a": pa.array([[1]], named)})).schema.field("a").type == named
     assert table.column("views").take([2, 0]).to_pylist() == ["c", "a"]
     with pytest.raises(DataError, match="of the type list_view"):
         fields([[1]], pa.list_view(pa.int8()))

@@ -5,10 +5,11 @@ import os
 import random
 import signal
 import time
-from typing import ClassVar
 
 import numpy as np
 import torch
+
+from descend.data import Field
 
 
 class Augmented(torch.utils.data.Dataset):
@@ -81,10 +82,9 @@ class Own:
     """A reader of one's own, with a sample that fails in one of several ways."""
 
     role, shuffle = "train", False
-    fields: ClassVar = {"x": None}
 
     def __init__(self, bad=None, how="raises"):
-        self.bad, self.how = bad, how
+        self.bad, self.how, self.fields = bad, how, {"x": Field((1,), np.dtype(np.float32))}
 
     def __len__(self):
         return 13

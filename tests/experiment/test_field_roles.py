@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from descend.errors import ConfigurationError
-from descend.experiment.field_roles import TARGET_NAMES, assign_fields
+from descend.errors import ConfigurationError, DataError
+from descend.experiment.field_roles import TARGET_NAMES, assign_fields, check_fields
 from descend.experiment.losses import loss_of
 
 X = torch.zeros(2, 3)
@@ -89,3 +89,23 @@ def test_parts_of_nested_samples_are_put_together():
 def test_ambiguous_fields_are_refused(names, given, message):
     with pytest.raises(ConfigurationError, match=message):
         roles(*names, **given)
+
+
+@pytest.mark.parametrize(
+    ("found", "known", "message"),
+    [
+        ("0", "0 1", r"samples of the data for 'validate' have the fields 0 .* 0, 1 \(missing: 1\)"),
+        ("0 1 2", "0 1", "have the fields 0, 1, 2 and .* 0, 1: all samples need the same"),
+        ("x y", "0 1", r"missing: 0, 1"),
+        ("x", "x label", r"missing: label"),
+        ("0/a 1", "0/a 0/b 1", r"missing: 0/b"),
+    ],
+)
+def test_samples_without_the_fields_of_the_first_are_refused(found, known, message):
+    with pytest.raises(DataError, match=message):
+        check_fields(found.split(), known.split(), "the data for 'validate'")
+
+
+@pytest.mark.parametrize(("found", "known"), [("0 1", "0 1"), ("y x", "x y"), ("x y number", "x y")])
+def test_samples_with_the_fields_of_the_first_pass(found, known):
+    check_fields(found.split(), known.split())

@@ -42,6 +42,37 @@ def fit(module=None, loss="cross_entropy", data=(X, Y), **settings):
     return descend.fit(net() if module is None else module, loss, data, **given)
 
 
+def two_targets(output, first, second):
+    return nn.functional.cross_entropy(output, first)
+
+
+class Pairs(torch.utils.data.Dataset):
+    """Samples whose fields are known when one is read."""
+
+    def __init__(self, *fields):
+        self.fields = fields
+
+    def __len__(self):
+        return len(self.fields[0])
+
+    def __getitem__(self, number):
+        return tuple(field[number] for field in self.fields)
+
+
+@pytest.mark.parametrize("valid", [X, (X,), {"x": X, "y": Y}, (X, Y, Y)], ids=lambda value: "")
+def test_validation_samples_without_the_fields_of_training_are_refused_before_it(valid):
+    module = net()
+    before = snapshot(module)
+    with pytest.raises(DataError, match=r"the data for 'validate' have the fields .* same fields"):
+        fit(module, valid=valid)
+    assert unchanged(module, before)
+
+
+def test_samples_that_turn_out_to_lack_fields_are_refused_when_they_are_read():
+    with pytest.raises(DataError, match=r"samples of a batch have the fields 0 .*missing: 1"):
+        fit(valid=Pairs(X))
+
+
 def largest_difference(a, b):
     return max(float((a.weights[name] - b.weights[name]).abs().max()) for name in a.weights)
 
@@ -516,12 +547,16 @@ def frozen():
         ({"stop": descend.Reached("acuracy", 0.9), "metrics": ["accuracy"]}, "'acuracy'.* did you mean 'accuracy'"),
         ({"stop": descend.Reached("validation/objective", 0.1)}, "is not recorded.*train/objective"),
         ({"stop": descend.Reached("gradient_norm", 1, at_most=True) | descend.Steps(3)}, r"Reached\('gradient_norm'\)"),
-        ({"loss": lambda output: output.sum()}, "is called with the output and 1 targets"),
+        ({"loss": lambda output: output.sum()}, "is called with the output and 1 target:"),
         ({"loss": lambda output, y: output.detach().sum()}, "depends on none of the weights"),
         ({"loss": functools.partial(nn.functional.mse_loss, reduction="sum")}, "the step grow with the batch"),
         ({"data": (batch for batch in ())}, "iterated only once"),
         ({"targets": ["label"]}, "no field 'label'"),
         ({"targets": 2}, "all fields .* are targets"),
+        (
+            {"metrics": ["accuracy"], "loss": two_targets, "data": (X, Y, Y), "targets": 2},
+            "^metric 'accuracy' is called",
+        ),
         ({"data": {"x": X, "answer": Y}}, r"not clear from their names \(x, answer\)"),
     ],
     ids=lambda value: "",

@@ -156,3 +156,20 @@ def test_predict_returns_the_structure_of_the_output():
     found = descend.predict(Two(), X)
     torch.testing.assert_close(found["sum"], X.sum(1))
     torch.testing.assert_close(found["both"][1], -X)
+
+
+def test_an_output_that_is_none_stays_none():
+    class Scores(nn.Module):
+        """Gives a loss where it is given labels, as modules of Hugging Face do."""
+
+        def __init__(self):
+            super().__init__()
+            self.scores = net()
+
+        def forward(self, x, labels=None):
+            scores = self.scores(x)
+            return {"loss": None if labels is None else nn.functional.cross_entropy(scores, labels), "logits": scores}
+
+    found = descend.predict(Scores(), X, batch_size=7)
+    assert found["loss"] is None
+    assert found["logits"].shape == (23, 3)

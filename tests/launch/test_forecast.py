@@ -89,3 +89,20 @@ def test_numbers_of_ranks(text, counts):
 def test_what_is_no_number_of_ranks_is_refused(text):
     with pytest.raises(ConfigurationError, match="--ranks"):
         rank_counts(text)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "messages", "size", "seconds"),
+    [
+        (1, 3, 1e6, 0.0),
+        (2, 1, 1e6, 2 * (1e-3 + 0.5e-3)),  # a ring of two: half of the bytes there and back
+        (8, 1, 0, 2 * 3 * 1e-3),  # three levels up and down
+        (5, 2, 0, 2 * 3 * 2e-3),
+        (4, 1, 1e9, 2 * 3 * (1e-3 + 0.25)),  # many bytes: each link of the ring carries 3/2 of them, of a tree 2
+        (1024, 4, 1e6, 2 * (10 * 4e-3 + 1e-3)),
+    ],
+)
+def test_sums_along_trees_where_that_is_sooner(ranks, messages, size, seconds):
+    assert Network(1e-3, 1e9, trees=True).sum_seconds(ranks, messages, size) == pytest.approx(seconds)
+    ring = Network(1e-3, 1e9).sum_seconds(ranks, messages, size)
+    assert ring == pytest.approx(2 * (ranks - 1) * (messages * 1e-3 + size / ranks / 1e9))

@@ -4,9 +4,11 @@ import importlib
 
 import numpy as np
 import pytest
+import torch
 
 import descend
 import descend.lbann as lbann
+import descend.modules
 from descend.experiment.text import classes
 from descend.graph import text
 
@@ -109,3 +111,32 @@ def test_weights_of_attention_may_be_replaced():
     assert own in model.weights
     assert "att_query_matrix" not in [one.name for one in model.weights]
     assert hasattr(lbann.modules.MultiheadAttention(4, 2, self_attention=True), "qkv_weights")
+
+
+def test_the_edge_network_takes_lbann_s_arguments():
+    """The features of an edge's other node come as a layer, and no source indices."""
+    nodes, edges, into, out = 4, 6, 3, 2
+
+    def result(make):
+        fields = [descend.Input(data_field=name) for name in ("x", "s", "t", "e")]
+        nn = [lbann.modules.ChannelwiseFullyConnectedModule(into * out, name="nn"), lbann.Tanh]
+        y = make(nn, *fields)
+        shapes = {"x": (nodes, into), "s": (edges,), "t": (edges,), "e": (edges, 2)}
+        module = descend.Model(0, [y]).to_torch(fields=shapes, outputs=[y.name])
+        with torch.no_grad():
+            for number, p in enumerate(module.parameters()):
+                p.copy_(torch.linspace(-1, 1, p.numel()).reshape(p.shape) * (number + 1))
+        draws = torch.Generator().manual_seed(3)
+        x, e = torch.randn(2, nodes, into, generator=draws), torch.randn(2, edges, 2, generator=draws)
+        s, t = (torch.randint(0, nodes, (2, edges), generator=draws).float() for _ in range(2))
+        return module(x, s, t, e)
+
+    def ours(nn, x, s, t, e):
+        return descend.modules.NNConv(nn, nodes, into, out, False, lbann.Relu, name="g")(x, s, t, e)
+
+    def theirs(nn, x, s, t, e):
+        return lbann.modules.NNConv(nn, nodes, edges, into, out, 2, name="g")(x, lbann.Gather(x, s, axis=0), e, t)
+
+    found = result(theirs)
+    assert found.abs().max() > 0.1
+    torch.testing.assert_close(found, result(ours))

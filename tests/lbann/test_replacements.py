@@ -56,6 +56,26 @@ def test_registered_modules_become_what_their_function_makes():
     torch.testing.assert_close(computed(layers, x), module(x), rtol=1e-5, atol=1e-6)
 
 
+class Crossed(nn.Module):
+    """A part with two results, the second of which is used first."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.odd = nn.Linear(4, 3), nn.Linear(4, 3), Odd(0.5)
+
+    def forward(self, x, unused, y):
+        a, b = self.a(x), self.b(y)
+        return self.odd(b) - torch.relu(a)
+
+
+@pytest.mark.usefixtures("registered")
+def test_results_of_parts_keep_their_places():
+    module, x, y = Crossed(), drawn(5, 4), drawn(5, 4, seed=3)
+    layers = lbann.torch.compile(module, drawn(2, 4), drawn(2, 4), drawn(2, 4), trace=True)
+    _, found = computed(layers, x, x, y)  # an input that nobody takes is an output as well
+    torch.testing.assert_close(found, module(x, x, y), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.usefixtures("registered")
 def test_a_registered_module_may_stand_alone():
     x = drawn(5, 4)

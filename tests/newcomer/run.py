@@ -1,7 +1,7 @@
-"""Builds the wheel, installs it into a fresh environment in an empty folder, and runs the tasks beside this file there.
+"""Builds the wheel, installs it into a fresh environment in an empty folder, and runs what is beside this file there.
 
-    make newcomer                            all of them
-    python tests/newcomer/run.py NAME ...    some of them
+    make newcomer                                 forty tasks, and the reasons to switch and to leave
+    python tests/newcomer/run.py tasks NAME ...   some of the tasks; also `reasons`, and all of either without a name
 
 `--keep FOLDER` works in that folder and leaves it, so that a second call installs the wheel alone.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCH = "torch==2.13.0"  # first, and this one, as README says
-EXTRAS = "data,onnx,study,tracking"
+EXTRAS = "data,onnx,report,study,tracking"
 
 
 def do(*command: str | Path, folder: Path) -> int:
@@ -47,18 +47,23 @@ def install(folder: Path) -> Path:
 def main() -> int:
     """Install, and run tasks in an empty folder."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="a task; without any, all")
+    parser.add_argument("which", nargs="?", choices=("tasks", "reasons"), help="without it, both")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of them; without any, all")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work here, and leave it")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="newcomer_") as made:
         folder = (options.keep or Path(made)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         python = install(folder)
-        work = folder / "work"
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir()
-        shutil.copy(Path(__file__).with_name("tasks.py"), work)
-        return do(python, "tasks.py", *options.names, folder=work)
+        failed = 0
+        for which in [options.which] if options.which else ["tasks", "reasons"]:
+            work = folder / which
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir()
+            for script in ("tasks.py", "reasons.py"):
+                shutil.copy(Path(__file__).with_name(script), work)
+            failed += do(python, f"{which}.py", *options.names, folder=work)
+        return failed
 
 
 if __name__ == "__main__":

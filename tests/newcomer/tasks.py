@@ -746,11 +746,11 @@ def train_a_gan() -> None:
     assert float((gan.draw(500).detach().mean(0) - 3).norm()) < before / 2
 
 
-def main(names: list[str]) -> int:
+def main(names: list[str], tasks: list[Callable[[], None]]) -> int:
     """Run tasks, each in a folder of its own, and print what came of them; the number that failed."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     home, failed = Path.cwd(), 0
-    known = {function.__name__: function for function in TASKS}
+    known = {function.__name__: function for function in tasks}
     for number, name in enumerate(names or known, 1):
         folder = home / f"{number:02}_{name}"
         folder.mkdir()
@@ -774,4 +774,4 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]) > 0)
+    sys.exit(main(sys.argv[1:], TASKS) > 0)

@@ -175,6 +175,33 @@ def test_a_point_says_its_numbers_under_the_pointer(browser, files):
         assert page.locator("#tip").inner_text().startswith("train: updates 10, Objective function 1.2")
 
 
+def test_a_series_is_singled_out_by_keys(browser, files):
+    """Space on a series fades the others, a second one joins it, and the same key takes it back."""
+
+    def faded(figure):
+        return figure.locator(".chart svg .quiet").evaluate_all("all => all.map(one => getComputedStyle(one).opacity)")
+
+    with Opened(browser, files["run"].as_uri(), 390) as opened:
+        page = opened.page
+        figure = page.locator("figure", has=page.locator(".legend")).first
+        buttons = figure.locator(".legend button")
+        assert buttons.all_inner_texts() == ["train", "validation"]
+        assert buttons.evaluate_all("all => Math.min(...all.map(one => one.getBoundingClientRect().height))") >= 24
+        assert faded(figure) == []
+        buttons.nth(0).focus()
+        page.keyboard.press("Space")
+        assert buttons.nth(0).get_attribute("aria-pressed") == "true"
+        assert "0.1" in faded(figure)
+        assert not serious(page)
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        assert faded(figure) == []  # both are pressed
+        page.keyboard.press("Enter")
+        page.keyboard.press("Shift+Tab")
+        page.keyboard.press("Space")
+        assert faded(figure) == []
+
+
 def test_on_paper_there_is_no_navigation_and_the_ink_is_black(browser, files):
     with Opened(browser, files["study"].as_uri(), 800, "dark") as opened:
         opened.page.emulate_media(media="print")
@@ -195,11 +222,14 @@ def test_a_page_that_is_served_follows_the_run(browser, tmp_path):
             page.get_by_role("link", name="run: run").click()
             page.wait_for_selector("text=after 60 updates")
             page.evaluate("window.mark = 1")
+            page.locator(".legend button").first.click()
             row = {"mode": "train", "epoch": 7, "step": 70, "objective": 0.001}
             with (folder / "metrics.jsonl").open("a") as file:
                 file.write(f"{json.dumps(row)}\n")
             page.wait_for_selector("text=after 70 updates", timeout=60_000)
             assert page.evaluate("window.mark") == 1
+            assert page.locator(".legend [aria-pressed=true]").count() == 1  # what was singled out still is
+            assert page.locator(".chart .quiet").count() > 0
             assert not serious(page)
             assert all(url.startswith(server.url) for url in opened.asked)
             assert opened.wrong == []

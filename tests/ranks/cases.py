@@ -238,6 +238,19 @@ def in_phases(**settings):
     return fit(loss=phases, some=data(11), batch_size=2, valid=data(5, (), 4), **settings)
 
 
+class Shards(descend.Callback):
+    """Fails where a rank has other gradients than it should have by the last step."""
+
+    def __init__(self, expected: bool) -> None:
+        self.expected = expected
+
+    def after_step(self, step):
+        if step.step == 4:
+            absent = [p.grad is None for p in step.module.parameters()]
+            assert any(absent) == (self.expected and descend.distributed.ranks() > 1)
+            assert not all(absent)
+
+
 def large(shard_optimizer: bool) -> object:
     """Enough gradients that ranks of one host share memory."""
     torch.manual_seed(0)
@@ -249,6 +262,7 @@ def large(shard_optimizer: bool) -> object:
         clip_global_norm=0.1,
         shard_optimizer=shard_optimizer,
         stop=descend.Steps(4),
+        callbacks=[Shards(shard_optimizer)],
     )
 
 

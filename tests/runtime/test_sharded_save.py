@@ -105,7 +105,7 @@ def test_a_rank_that_cannot_write_ends_the_save_and_not_the_run(snapshot, tmp_pa
 
     monkeypatch.setattr(sharded_save, "RETRY_SECONDS", (0.0,))
     monkeypatch.setattr(sharded_save, "write_shards", full)
-    with pytest.warns(UserWarning, match="NO CHECKPOINT of step 4: rank 0 cannot write its shards .*No space left"):
+    with pytest.warns(UserWarning, match="NO CHECKPOINT of step 4: rank 0 cannot write its shards .*: No space"):
         assert save(snapshot, tmp_path) is None
     assert not list(tmp_path.iterdir())
 

@@ -73,6 +73,12 @@ def test_a_forged_entry_of_a_manifest_is_refused(entry, tmp_path):
         TensorFiles({**files, first: {"x": entry}})
 
 
+def test_a_header_that_claims_more_than_the_file_has_is_refused_before_anything_is_allocated(tmp_path):
+    (tmp_path / "w").write_bytes((1 << 40).to_bytes(8, "little") + b"{}")
+    with pytest.raises(StorageError, match=r"w claims a header of 1,099,511,627,776 bytes, and the file has 10"):
+        TensorFiles({tmp_path / "w": None})
+
+
 def test_a_file_that_is_no_safetensors_file_is_refused_by_name(tmp_path):
     text = json.dumps({"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 8]}}).encode()
     (tmp_path / "w").write_bytes(len(text).to_bytes(8, "little") + text + bytes(8))

@@ -1,4 +1,5 @@
 import gzip
+import string
 from pathlib import Path
 
 import numpy as np
@@ -53,3 +54,17 @@ def test_fashion_mnist_that_is_not_there(tmp_path):
     with pytest.raises(DataError, match="apt install dataset-fashion-mnist") as caught:
         zoo.fashion_mnist(tmp_path / "nowhere")
     assert "train-images-idx3-ubyte.gz" in str(caught.value)
+
+
+def test_a_text_that_every_python_has(monkeypatch, tmp_path):
+    train, validate = (zoo.python_text(role, length=128) for role in ("train", "validate"))
+    assert (train.role, validate.role, train.vocabulary) == ("train", "validate", 257)
+    assert 5 < len(train) / len(validate) < 20
+    first = sorted(path for path in Path(string.__file__).parent.glob("*.py") if path.stat().st_size)[0]
+    tokens = train.read(np.arange(2))["input"].ravel()
+    assert bytes(tokens[:200].astype(np.uint8)) == first.read_bytes()[:200]
+    with pytest.raises(DataError, match="has the roles train and validate, got 'test'"):
+        zoo.python_text("test")
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    with pytest.raises(DataError, match=r"no modules of Python's library .* descend.data.read\('a.txt'\)"):
+        zoo.python_text()

@@ -16,6 +16,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError
+from descend.filenames import regular_file
 from descend.svg import NAMESPACE, document, text
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ def read(run_dir: Path) -> Rounds:
     """
     path = run_dir / "tournament.jsonl"
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        rows = [
+            json.loads(line) for line in regular_file(path).read_text(encoding="utf-8").splitlines() if line.strip()
+        ]
         rounds: Rounds = []
         for row in rows:
             if row["round"] == len(rounds):

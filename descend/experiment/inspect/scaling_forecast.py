@@ -18,7 +18,7 @@ from descend.experiment.runner import execute
 from descend.graph import Metric
 from descend.launch.forecast import Network, Profile, fit_network, forecast
 from descend.train import BatchedIterativeOptimizer, Callback, Steps
-from descend.train.strategies.buckets import BUCKET_BYTES
+from descend.train.strategies.buckets import BUCKET_BYTES, BucketAllocator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,14 +39,13 @@ class _StepTimes(Callback):
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
-        self.state_bytes = 0
+        self.state_bytes = self.largest_state_bytes = 0
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""
         self.seconds += epoch.step_seconds
-        entries = [value for state in epoch.run.optimizer.state.values() for value in state.values()]
-        tensors = [entry for entry in entries if isinstance(entry, torch.Tensor) and entry.dim()]
-        self.state_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        each = [sum(map(_bytes, state.values())) for state in epoch.run.optimizer.state.values()]
+        self.state_bytes, self.largest_state_bytes = sum(each), max(each, default=0)
 
 
 def profile_of(experiment: Experiment) -> Profile:
@@ -66,11 +65,17 @@ def profile_of(experiment: Experiment) -> Profile:
     fixed, each = fit_network(sizes, seconds)
     tensors = [*run.task.module.parameters(), *run.task.module.buffers()]
     trained = [p for p in run.task.module.parameters() if p.requires_grad]
-    gradients = sum(p.numel() * p.element_size() for p in trained)
-    messages = max(math.ceil(gradients / BUCKET_BYTES), 1)
-    return Profile(
-        fixed, each, sum(t.numel() * t.element_size() for t in tensors), gradients, messages, watch.state_bytes
-    )
+    gradients = sum(map(_bytes, trained))
+    named = {name: p for name, p in run.task.module.named_parameters() if p.requires_grad}
+    buckets = BucketAllocator(named, run.communicator, BUCKET_BYTES, run.say).divide(list(named))
+    messages = max(len(buckets), 1)
+    weights = sum(map(_bytes, tensors))
+    return Profile(fixed, each, weights, gradients, messages, watch.state_bytes, watch.largest_state_bytes)
+
+
+def _bytes(entry: object) -> int:
+    """Of a tensor; a step count and other numbers do not count."""
+    return entry.numel() * entry.element_size() if isinstance(entry, torch.Tensor) and entry.dim() else 0
 
 
 def _steps(experiment: Experiment, size: int) -> tuple[_StepTimes, Run]:
@@ -102,10 +107,11 @@ def forecast_table(profile: Profile, network: Network, batch_size: int, ranks: S
     lines = [
         f"one rank: {profile.fixed_seconds * 1e3:.3g} ms a step and {profile.sample_seconds * 1e6:.3g} µs a sample, "
         f"measured; {profile.gradient_bytes:,} bytes of gradients in {profile.messages} messages",
-        f"network: {network.latency_seconds * 1e6:g} µs a message, {network.bytes_per_second / 1e9:g} GB/s",
+        f"network: {network.latency_seconds * 1e6:g} µs a message, {network.bytes_per_second / 1e9:g} GB/s"
+        + (", rings or trees" if network.trees else ", rings"),
         f"mini-batch: {batch_size:,} samples",
         "",
-        "  ranks   ms/step   sums ms  waiting  samples/s  efficiency  worth from batch  MB/rank  MB, shared out",
+        "  ranks   ms/step   sums ms  waiting  samples/s  efficiency  worth from batch  MB/rank  MB, ZeRO 1  MB, FSDP",
     ]
     for count in ranks:
         one = forecast(profile, network, batch_size, count)
@@ -113,6 +119,6 @@ def forecast_table(profile: Profile, network: Network, batch_size: int, ranks: S
         lines.append(
             f"{count:7,} {one.step_seconds * 1e3:9.2f} {one.sum_seconds * 1e3:9.2f} {one.waiting:8.0%} "
             f"{one.samples_per_second:10,.0f} {one.efficiency:11.0%} {least:>17} {one.memory_bytes / 1e6:8.1f} "
-            f"{one.sharded_bytes / 1e6:15.1f}"
+            f"{one.sharded_bytes / 1e6:11.1f} {one.fully_sharded_bytes / 1e6:9.1f}"
         )
     return "\n".join(lines)

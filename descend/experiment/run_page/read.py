@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import DAMAGED_FILE, ConfigurationError
+from descend.filenames import regular_file
 from descend.runtime.directory_lock import OWNER
 from descend.runtime.run_directory import RESTART, read_rows
 
@@ -75,9 +76,9 @@ class RunRecord:
 
     @property
     def quantities(self) -> list[str]:
-        """Names of what was recorded, in the order of the file."""
+        """Names of what was recorded, in the order of the file, those of whole passes over samples first."""
         names: dict[str, None] = {}
-        for row in self.rows:
+        for row in sorted(self.rows, key=lambda row: "objective" not in row):
             names |= {name: None for name, value in row.items() if name not in _ABOUT and _is_number(value)}
         return list(names)
 
@@ -105,7 +106,7 @@ class RunRecord:
         if not names:
             return []
         try:
-            with (place / "checkpoints" / names[-1] / "weights.safetensors").open("rb") as file:
+            with regular_file(place / "checkpoints" / names[-1] / "weights.safetensors").open("rb") as file:
                 header = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), _HEADER_BYTES)))
             entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
             return [(str(name), tuple(map(int, one["shape"])), str(one["dtype"])) for name, one in entries.items()]
@@ -179,7 +180,7 @@ def _rows(folder: Path, trainers: int) -> Iterator[dict[str, Any]]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(regular_file(path).read_text(encoding="utf-8"))
     except DAMAGED_FILE:
         return {}
     return found if isinstance(found, dict) else {}
@@ -187,7 +188,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _warnings(path: Path) -> dict[str, int]:
     try:
-        with path.open("rb") as file:
+        with regular_file(path).open("rb") as file:
             file.seek(max(0, path.stat().st_size - _LOG_BYTES))
             text = file.read().decode(errors="replace")
     except OSError:

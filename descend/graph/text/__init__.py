@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import TextError, nearest
-from descend.graph.text.parser import MAX_BYTES, MAX_DEPTH, check_size, parse_text
+from descend.filenames import regular_file
+from descend.graph.text.parser import MAX_BYTES, MAX_DEPTH, check_size, most_bytes, parse_text
 from descend.graph.text.schema import MessageInfo, message_info, pool
 from descend.graph.text.source_map import Parsed, SourceMap
 from descend.graph.text.values import to_message, to_value
@@ -71,8 +72,10 @@ def read(path: str | Path, message: str = "LbannPB") -> Parsed:
     """
     path = Path(path)
     try:
-        check_size(path.stat().st_size, str(path))
-        data = path.read_bytes()
+        streamed = str(path).startswith("/dev/")  # such as /dev/fd/63, which a shell has for the output of a command
+        with (path if streamed else regular_file(path)).open("rb") as file:
+            data = file.read(most_bytes() + 1)
+        check_size(max(len(data), 0 if streamed else path.stat().st_size), str(path))
     except FileNotFoundError:
         raise TextError(f"{path}: there is no such file{_beside(path)}") from None
     except IsADirectoryError:

@@ -21,7 +21,7 @@ from descend.graph.text.source_map import Parsed, SourceMap, TextPosition
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_PROBLEMS", "check_size", "parse_text"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_PROBLEMS", "check_size", "most_bytes", "parse_text"]
 
 MAX_BYTES: Final = 64 * 2**20  # the text of 100,000 layers is a tenth of this; values in bulk belong into .npy files
 MAX_DEPTH: Final = 100  # protobuf's own limit for the binary form
@@ -73,16 +73,25 @@ def parse_text(text: str | bytes, file: str, root: MessageInfo) -> Parsed:
         return _Reader(SourceMap(file, decoded), root).read()
 
 
-def check_size(size: int, file: str) -> None:
-    """Refuse what is larger than MAX_BYTES, or than the variable DESCEND_MAX_TEXT_BYTES says.
+def most_bytes() -> int:
+    """The size that a text may have: MAX_BYTES, or what the variable DESCEND_MAX_TEXT_BYTES says.
 
     Raises:
-        TextError: it is, or the variable is not a number.
+        TextError: the variable is not a number.
     """
     said = os.environ.get("DESCEND_MAX_TEXT_BYTES", "")
     if said and not said.isdecimal():
         raise TextError(f"DESCEND_MAX_TEXT_BYTES is '{said}'; expected a number of bytes")
-    limit = int(said) if said else MAX_BYTES
+    return int(said) if said else MAX_BYTES
+
+
+def check_size(size: int, file: str) -> None:
+    """Refuse what is larger than `most_bytes`.
+
+    Raises:
+        TextError: it is.
+    """
+    limit = most_bytes()
     if size > limit:
         raise TextError(
             f"{file}: {size:,} bytes are more than the limit of {limit:,}; keep large values in a .npy file "

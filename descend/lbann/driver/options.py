@@ -72,7 +72,7 @@ _DATA = (
     Option(
         "num_io_threads",
         int,
-        "Processes of each Python reader that make samples; 0 and 1 make them in the driver.",
+        "Processes that make the samples of a Python reader.",
         "",
         "LBANN_NUM_IO_THREADS",
     ),

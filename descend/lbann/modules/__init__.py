@@ -2,6 +2,7 @@
 
 from descend.lbann.modules import activations, base, graph, pytorch, rnn, subgraph, transformations, transformer
 from descend.lbann.modules.base import Module
+from descend.lbann.modules.graph.sparse import NNConv
 from descend.modules import (
     GRU,
     ChannelwiseFullyConnectedModule,
@@ -26,7 +27,6 @@ from descend.modules import (
     LSTMCell,
     MultiheadAttention,
     MultiheadAttentionAllsubGraph,
-    NNConv,
     PeriodicPadding2D,
     PeriodicPadding3D,
     Permute,

@@ -43,6 +43,8 @@ class _Placements(NamedTuple):
 # By the identity of storages. A weak reference to a parameter would forbid torch.utils.swap_tensors, which a module
 # calls in `to` and `load_state_dict` when torch.__future__ says so; its storage may be referred to.
 _placements: dict[int, _Placements] = {}
+_FEWEST = 128  # entries that are kept before those of storages that are gone are looked for
+_limit = _FEWEST
 
 
 def note_placement(p: Tensor, arena: object) -> None:
@@ -50,10 +52,18 @@ def note_placement(p: Tensor, arena: object) -> None:
     storage = p.untyped_storage()
     identity = storage_identity(storage)
     if identity not in _placements:
-        for other in [other for other, entry in _placements.items() if entry.is_gone()]:
-            del _placements[other]
+        if len(_placements) >= _limit:
+            _forget_gone()
         _placements[identity] = _Placements(weak_storage(storage), {})
     _placements[identity].arenas[p.data_ptr()] = weakref.ref(arena)
+
+
+def _forget_gone() -> None:
+    """Delete entries of storages that are gone; as many may come then as are left, so all of it takes linear time."""
+    global _limit
+    for other in [other for other, entry in _placements.items() if entry.is_gone()]:
+        del _placements[other]
+    _limit = max(_FEWEST, 2 * len(_placements))
 
 
 def in_place(params: Iterable[Tensor], family: Iterable[Tensor]) -> set[int]:

@@ -6,6 +6,7 @@ arenas, the checks of the parameters and the remembered learning rates of schedu
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from descend.optim.engine import parameter_checks
@@ -13,7 +14,7 @@ from descend.optim.engine.gradient_scan import TensorList
 from descend.optim.engine.step_inputs import names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from descend.optim.engine.gradient_scan import GradientScanner
     from descend.optim.engine.settings import GroupSettingsReader
@@ -42,6 +43,27 @@ class GroupTracker:
         self.names = list(names)
         self.lists: list[TensorList] = []
         self.meshes: list[Any] = []
+        self._adds_many = False
+
+    @contextmanager
+    def adding_many(self) -> Generator[None]:
+        """Within this block `check_added` does nothing: to look at all groups at each of n would take n² steps."""
+        self._adds_many = True
+        try:
+            yield
+        finally:
+            self._adds_many = False
+
+    def check_added(self, groups: list[dict[str, Any]]) -> None:
+        """Check groups of which some are new, and name them.
+
+        Raises:
+            RuleError: A parameter cannot be trained, or is there twice.
+        """
+        if not self._adds_many:
+            names = names_of(groups)
+            parameter_checks.check(groups, names, self._title)
+            self.names = names
 
     def rename(self, groups: list[dict[str, Any]]) -> None:
         """Take the names from the groups, for groups that were cut, joined or loaded on purpose."""

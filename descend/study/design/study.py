@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from descend.errors import ConfigurationError, nearest
+from descend.filenames import regular_file
 from descend.study.design.field_types import (
     Arms,
     BatchSizes,
@@ -258,9 +259,9 @@ def table_of(file: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(file)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(regular_file(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+        raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigurationError(f"{path}: {error}") from error
 

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from descend.errors import StorageError
+from descend.filenames import regular_file
 from descend.study.running.storage import storage_errors
 from descend.study.running.trial import RETRIED, Record
 
@@ -47,7 +48,7 @@ class RecordFiles:
         """
         for file in sorted(self.folder.glob("*.jsonl")):
             try:
-                with file.open("rb") as lines:
+                with regular_file(file).open("rb") as lines:
                     lines.seek(self._read.get(file, 0))
                     whole, end, cut = lines.read().rpartition(b"\n")
             except OSError as error:

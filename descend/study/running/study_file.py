@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError
+from descend.filenames import regular_file
 from descend.runtime.run_directory import write_beside
 from descend.study.design.study import Study, make_study
 from descend.version import __version__
@@ -69,7 +70,7 @@ class StudyFile:
             StorageError: it is damaged.
         """
         try:
-            found = json.loads(self.file.read_text(encoding="utf-8"))
+            found = json.loads(regular_file(self.file).read_text(encoding="utf-8"))
             whole = {name: _of_kind(found[name], kind) for name, kind in _PARTS.items()}
             for amendment in whole["amendments"]:
                 for pair in _of_kind(amendment, dict).values():

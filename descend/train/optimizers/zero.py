@@ -143,6 +143,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def exchange(self) -> None:
         """Give every rank the weights that have been updated elsewhere; those of one type go together."""
+        if self._process.world_size == 1:
+            return
         kinds = {(p.dtype, p.device): None for p in self._weights.values() if p.requires_grad}
         for kind in kinds:
             named = {name: p for name, p in self._weights.items() if (p.dtype, p.device) == kind and p.requires_grad}
@@ -152,10 +154,12 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
             mine = [p.reshape(-1) for p in by_rank[self._process.rank]]
             own = torch.cat([torch.empty(0, dtype=kind[0], device=kind[1]), *mine])
             self.sent_bytes += own.numel() * own.element_size()
-            flat = self._process.all_gather_cat(own)
-            places = flat.split([p.numel() for some in by_rank for p in some])
-            for p, values in zip((p for some in by_rank for p in some), places, strict=True):
-                p.copy_(values.view(p.shape))
+            sizes = [[p.numel() for p in some] for some in by_rank]
+            found = self._process.all_gather(own, [sum(some) for some in sizes])
+            for rank, flat in enumerate(found):
+                if rank != self._process.rank:
+                    for p, values in zip(by_rank[rank], flat.split(sizes[rank]), strict=True):
+                        p.copy_(values.view(p.shape))
 
     def consolidate(self, state: dict[str, Any]) -> dict[str, Any]:
         """The optimizer's state of all weights, on the first rank; its own on each other.

@@ -156,20 +156,8 @@ class Population:
         Raises:
             ConfigurationError: a trainer has ended its training, and none is left to play with.
         """
-        self._require_all_meet(self.tell({player.number: {"meets": number} for player in self.players}))
+        _require_all_meet(self.tell({player.number: {"meets": number} for player in self.players}))
         self._exchange(strategy, number, saved=False)
-
-    def _require_all_meet(self, states: Mapping[int, Any]) -> None:
-        meets = {trainer: word.get("meets") for trainer, word in states.items()}
-        if len(set(meets.values())) == 1:
-            return
-        where = ", ".join(
-            f"trainer {trainer} {'has ended' if step is None else f'is after step {step}'}"
-            for trainer, step in meets.items()
-        )
-        raise ConfigurationError(
-            f"trainers cannot exchange models: {where}. Give all of them data and limits that make the same steps"
-        )
 
     def tell(self, words: Mapping[int, Any]) -> dict[int, Any]:
         """Gather a plain value per trainer on all ranks, given those of the trainers of this process."""
@@ -193,7 +181,7 @@ class Population:
         words = {p.number: {"stopped": self._asked(p), "failed": p.state["failed"]} for p in self.players}
         states = self.tell(words)
         if any("meets" in word for word in states.values()):
-            self._require_all_meet(states)
+            _require_all_meet(states)
         if stopped := next((word["stopped"] for word in states.values() if word["stopped"]), None):
             raise Stopped(stopped)
         failed = [f"trainer {number}: {word['failed']}" for number, word in states.items() if word["failed"]]
@@ -220,7 +208,7 @@ class Population:
     # ---- an exchange
 
     def _exchange(self, strategy: MetaLearningStrategy, number: int, saved: bool = True) -> None:
-        """Run exchange `number` and, by default, save the state after it."""
+        """Run exchange `number` and, where `saved`, save the state after it."""
         way = getattr(strategy, "exchange_strategy", ExchangeStrategy())
         match strategy:
             case RandomPairwiseExchange():
@@ -266,7 +254,7 @@ class Population:
         received: Mapping[int, ModelState],
     ) -> ExchangeResult:
         """Choose between a trainer's own model and its partner's."""
-        outcome = self._outcome(player, number, partner)
+        outcome = _outcome(player, number, partner)
         outcome.scores = self._scores(player, strategy)
         if partner is None:
             return outcome
@@ -319,7 +307,7 @@ class Population:
         outcomes: list[ExchangeResult] = []
         for player in self.players:
             source = sources.get(player.number)
-            outcome = self._outcome(player, number, source)
+            outcome = _outcome(player, number, source)
             outcome.scores = scores[player.number]
             if source is not None:
                 outcome.partner_scores = scores[source]
@@ -327,9 +315,6 @@ class Population:
                 self._after_copy(player, outcome, source, mutation)
             outcomes.append(outcome)
         return outcomes
-
-    def _outcome(self, player: TrainerRun, number: int, partner: int | None) -> ExchangeResult:
-        return ExchangeResult(number, player.run.state.step, player.number, partner)
 
     def _after_copy(self, player: TrainerRun, outcome: ExchangeResult, source: int, mutation: MutationStrategy) -> None:
         outcome.took, player.state["failed"] = source, None
@@ -382,6 +367,23 @@ class Population:
             f"{chosen} (trainer {one.trainer} score = {_shown(one.scores)}, trainer {partner} score = {_shown(theirs)})"
             f"{_changes(one)}"
         )
+
+
+def _outcome(player: TrainerRun, number: int, partner: int | None) -> ExchangeResult:
+    return ExchangeResult(number, player.run.state.step, player.number, partner)
+
+
+def _require_all_meet(states: Mapping[int, Any]) -> None:
+    meets = {trainer: word.get("meets") for trainer, word in states.items()}
+    if len(set(meets.values())) == 1:
+        return
+    where = ", ".join(
+        f"trainer {trainer} {'has ended' if step is None else f'is after step {step}'}"
+        for trainer, step in meets.items()
+    )
+    raise ConfigurationError(
+        f"trainers cannot exchange models: {where}. Give all of them data and limits that make the same steps"
+    )
 
 
 def _moved_lines(one: ExchangeResult) -> list[str]:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, final
 import torch
 
 from descend.torch_private import run_backward
+from descend.train.memory import out_of_memory
 from descend.train.micro_batch import MicroBatch, split_into_micro_batches
 from descend.train.nonfinite_report import diagnose_batch
 from descend.train.objective import Ratio
@@ -180,7 +181,12 @@ class Strategy:
 
     def optimizer_step(self, batch: Batch) -> None:
         """One update of all parameters by their gradients."""
-        self._run.precision.optimizer_step(self._run.optimizer)
+        try:
+            self._run.precision.optimizer_step(self._run.optimizer)
+        except (RuntimeError, MemoryError) as error:
+            if out_of_memory(error):
+                error.add_note(_of_the_update(self.parameters, self._run.communicator.world_size))
+            raise
 
     def evaluating(self) -> AbstractContextManager[Any]:
         """Around an evaluation, for strategies that evaluate other parameters than they train."""
@@ -278,6 +284,17 @@ def divide(parameters: Mapping[str, torch.Tensor], divisor: torch.Tensor | float
 def joint_norm(norms: Sequence[torch.Tensor]) -> torch.Tensor:
     """The Euclidean norm of tensors with these norms; 0 for none."""
     return torch.linalg.vector_norm(torch.stack(list(norms))) if norms else torch.zeros(())
+
+
+def _of_the_update(parameters: Mapping[str, torch.Tensor], ranks: int) -> str:
+    """What to do where memory runs out in an update, when no micro-batch is in memory any more."""
+    held = sum(p.numel() * p.element_size() for p in parameters.values())
+    share = "shard_optimizer=True, " if ranks > 1 else ""
+    return (
+        f"memory ran out in the update of {held / 1e6:,.1f} MB of weights, which needs their gradients and the "
+        "optimizer's state beside them; smaller micro-batches do not help: take "
+        f"{share}torch's fully_shard on more ranks, or an optimizer with less state, such as SGD, Lion or Adafactor"
+    )
 
 
 def divisor_of(denominator: torch.Tensor | float) -> torch.Tensor | float:

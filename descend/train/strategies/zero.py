@@ -5,7 +5,7 @@
     optimizer_step  each rank updates its own parameters and gives them to all: `descend.train.optimizers.zero`
 
 Where something reads all gradients, they are all-reduced as without sharding: `after_backward` of a callback, K-FAC,
-the loss scale of float16, and the first step, in which ranks tell each other whether they have such a thing.
+the loss scale of float16. Ranks tell each other in one step whether they do so in the next, so the first has all.
 
 Rajbhandari et al. 2020, section 5.1 and 7.2, https://arxiv.org/abs/1910.02054
 """

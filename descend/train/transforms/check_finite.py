@@ -83,7 +83,7 @@ class CheckFinite(GradientTransform):
         run.state.skipped_in_a_row += 1
         streak = run.state.skipped_in_a_row
         if self.on_nonfinite == "stop" or (streak >= self.IN_A_ROW and self.on_nonfinite == "skip"):
-            run.optimizer.zero_grad()
+            run.clear_gradients()
             causes = run.strategy.diagnose(gradients.batch)
             raise NumericalError(nonfinite_message(run.state.step + 1, names, objective, causes, streak))
         return Withheld(reason)

@@ -4,9 +4,12 @@ import gzip
 import json
 
 import numpy as np
+import pytest
 from data.files import refusal, same
 
 from descend.data import read, text_tables
+from descend.data.formats import jsonl
+from descend.errors import DataError
 
 LINES = [
     {"x": i / 7, "tokens": list(range(i % 4)), "of": {"a": i, "b": f"t{i}"}, "v": [[1, 2], [3, i]]} for i in range(20)
@@ -58,3 +61,31 @@ def test_damaged_files(tmp_path, monkeypatch):
     path.write_text('{"x":"' + "a" * 200 + '"}\n')
     assert str(path) in refusal(path)
     assert text_tables.BLOCK_BYTES == 2**24
+
+
+def test_rows_that_are_nested_too_deeply(tmp_path):
+    """Arrow's parser calls itself for each level, and a short file would end the process."""
+    path = tmp_path / "a.jsonl"
+    for deep in ('{"a":' * 50_000 + "1" + "}" * 50_000, '{"a":' + "[" * 50_000 + "]" * 50_000 + "}"):
+        path.write_text('{"b": 1}\n' + deep + "\n")
+        assert f"{path}: row 1 is nested more than 100 deep" in refusal(path)
+    path.write_text('{"a": "' + "{[" * 500 + '", "b": [[1, 2], [3, 4]]}\n{"a": "\\"{", "b": [[5, 6], [7, 8]]}\n')
+    same(read(path), {"a": ["{[" * 500, '"{'], "b": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]})
+    path.write_text('{"a": ' + json.dumps([[i] for i in range(300)]) + "}\n")  # many lists, and none is deep
+    assert read(path).read(np.array([0]))["a"].shape == (1, 300, 1)
+
+
+def test_rows_across_the_blocks_that_are_checked(tmp_path, monkeypatch):
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 1300)
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"a": {i}}}\n' for i in range(300)) + '{"a":' * 200 + "\n")
+    with pytest.raises(DataError, match=r"row 300 is nested"):
+        jsonl._check(path)
+    path.write_text("".join(f'{{"a": {i}}}\n' for i in range(30)))
+    jsonl._check(path)
+
+
+def test_too_many_keys_are_refused_before_they_are_parsed(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({f"c{i}": i for i in range(70_000)}) + "\n")
+    assert "row 0 has more than 65,536 keys" in refusal(path)

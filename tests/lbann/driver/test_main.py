@@ -59,6 +59,7 @@ def test_each_trainer_has_a_file_with_its_number(monkeypatch):
 def test_a_variable_lets_readers_import_lbann(capsys, monkeypatch, tmp_path):
     (tmp_path / "hook.py").write_text("import builtins\nbuiltins.switched_on = True\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv(IMPORT_VARIABLE, raising=False)  # which another test may have set
     monkeypatch.setattr("descend.lbann.driver.main._AS_LBANN", "hook")
     write(tmp_path, experiment())
     file = "--prototext=experiment.prototext"

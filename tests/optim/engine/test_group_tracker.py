@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+import descend.optim
 from descend.errors import RuleError
+from descend.optim.engine import parameter_checks
 from descend.optim.engine.gradient_scan import GradientScanner
 from descend.optim.engine.group_tracker import GroupTracker
 from descend.optim.engine.settings import GroupSettingsReader
@@ -81,3 +83,22 @@ def test_parameters_without_values_are_not_remembered():
     with pytest.raises(RuleError, match="'p' is on the meta device"):
         made.remember(groups)
     assert made.lists == []
+
+
+def test_many_groups_are_checked_once_and_one_that_comes_later_against_them(monkeypatch):
+    looked = []
+    plain = parameter_checks.check
+
+    def counted(groups, names, title):
+        looked.append(len(groups))
+        plain(groups, names, title)
+
+    monkeypatch.setattr(parameter_checks, "check", counted)
+    params = [parameter() for _ in range(40)]
+    optimizer = descend.optim.Adam([{"params": [p]} for p in params], lr=0.1)
+    assert looked == [40]
+    with pytest.raises(RuleError, match="the same weights appear twice, group 7, weights 0 and group 40, weights 0"):
+        optimizer.add_param_group({"params": [params[7]]})
+    assert len(optimizer.param_groups) == 40
+    with pytest.raises(RuleError, match="the same weights appear twice"):
+        descend.optim.Adam([{"params": [p]} for p in [*params, params[3]]], lr=0.1)

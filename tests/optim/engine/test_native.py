@@ -178,3 +178,29 @@ def test_groups_may_differ_in_rate_and_constants() -> None:
         return [p.detach() for p in params]
 
     torch.testing.assert_close(run("compiled"), run("plain"), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_the_look_at_gradients_passes_over_no_element(dtype: torch.dtype, threads: None) -> None:
+    """Units are read in stretches side by side; what does not divide into them follows."""
+    sizes = [1, 127, 129, 2 * UNIT + 777]
+    params = [torch.nn.Parameter(torch.zeros(n, dtype=dtype)) for n in sizes]
+    ours = descend.optim.create("sgd", params, lr=0.0, runner="compiled", on_nonfinite="skip")
+    largest = torch.finfo(dtype).max
+    for p in params:
+        p.grad = torch.full_like(p, -largest)
+    places = [(i, at) for i, n in enumerate(sizes) for at in sorted({0, n // 2, n - 1})]
+    places += [(3, UNIT * quarter // 4 - off) for quarter in range(1, 8) for off in (0, 1)]
+    places += [(3, at) for at in range(sizes[3] - 10, sizes[3] - 1)]
+    ours.step()
+    assert ours.skipped == 0
+    for number, (i, at) in enumerate(places):
+        torch.set_num_threads(1 + number % 2)
+        gradient = params[i].grad
+        assert gradient is not None
+        gradient[at] = float("nan") if number % 3 else -float("inf")
+        ours.step()
+        gradient[at] = largest
+        assert ours.skipped == number + 1, (i, at)
+    ours.step()
+    assert (ours.skipped, ours.updates) == (len(places), 2)

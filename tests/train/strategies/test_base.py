@@ -231,3 +231,23 @@ def test_a_backward_pass_begins_with_one_number_whatever_the_divisor_is():
     start_backward(Seen(), w.sum(), 4.0)
     start_backward(Seen(), w.sum(), torch.tensor(4.0).as_subclass(Elsewhere))
     assert [(float(one.as_subclass(torch.Tensor)), one.shape) for one in starts] == [(0.25, ())] * 3
+
+
+@pytest.mark.parametrize(
+    ("error", "noted"),
+    [(torch.OutOfMemoryError("CUDA out of memory"), True), (MemoryError(), True), (RuntimeError("else"), False)],
+)
+def test_memory_that_runs_out_in_an_update_is_an_error_that_says_what_to_do(error, noted, monkeypatch):
+    run = run_of(Regression(), data())
+
+    def fail():
+        raise error
+
+    monkeypatch.setattr(run.optimizer, "step", fail)
+    with pytest.raises(type(error)) as raised:
+        run.strategy.optimizer_step(None)
+    notes = getattr(raised.value, "__notes__", [])
+    assert bool(notes) is noted
+    if noted:
+        assert notes[0].startswith("memory ran out in the update of 0.0 MB of weights")
+        assert "shard_optimizer" not in notes[0]  # there is one rank

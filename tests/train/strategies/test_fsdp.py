@@ -252,14 +252,14 @@ def test_names_of_one_rank_stay_as_they_are(made):
 BUILDING = threading.Lock()  # torch's generator belongs to all threads
 
 
-def rank_of_two(rank, names=("shard",)):
+def rank_of_two(rank, names=("shard",), **settings):
     """A run of rank `rank` of two."""
     mesh = init_device_mesh("cpu", (2,) if len(names) == 1 else (2, 1), mesh_dim_names=names)
     with BUILDING:
         module = network()
     fully_shard(module[0], mesh=mesh)
     batches = Batches(ArrayReader({"x": X, "y": Y}), 6, seed=0, shuffle=False)
-    return run_of(Sharded(fully_shard(module, mesh=mesh)), batches, communicator=Communicator(rank, 2))
+    return run_of(Sharded(fully_shard(module, mesh=mesh)), batches, communicator=Communicator(rank, 2), **settings)
 
 
 def half_backward(run, rank):
@@ -285,16 +285,17 @@ def test_gradients_of_two_ranks_are_sums_within_a_run_and_means_after_it(names, 
         with run.strategy.running():
             half_backward(run, rank)
             sums = {name: p.grad.full_tensor() for name, p in module.named_parameters()}
-            norms = [float(norm) for norm in run.strategy.gradient_norms(run.strategy.local_parameters())]
+            norms, total = run.strategy.gradient_norms(run.strategy.local_parameters())
         module.zero_grad()
         half_backward(run, rank)
-        return sums, norms, {name: p.grad.full_tensor() for name, p in module.named_parameters()}
+        return sums, norms, total, {name: p.grad.full_tensor() for name, p in module.named_parameters()}
 
-    for sums, norms, means in on_torch_ranks(2, act):
+    for sums, norms, total, means in on_torch_ranks(2, act):
+        assert float(total) == pytest.approx(sum(float(p.square().sum()) for p in plain_gradients().values()) ** 0.5)
         for norm, (name, whole) in zip(norms, plain_gradients().items(), strict=True):
             torch.testing.assert_close(sums[name], whole)
             torch.testing.assert_close(means[name], whole / 2)
-            assert norm == pytest.approx(float(whole.norm()))
+            assert float(norm) == pytest.approx(float(whole.norm()))
 
 
 def test_names_of_two_ranks_are_joined():
@@ -313,3 +314,31 @@ def test_each_of_two_ranks_says_whether_its_samples_are_finite():
     for [line] in on_torch_ranks(2, act):
         assert line.startswith("rank 1: ")
         assert "sample 4 (field 'x')" in line
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_rank_with_fewer_samples_gathers_parameters_as_often_and_adds_nothing(training):
+    """The first rank has three samples, the second one; in a backward pass too they would wait for each other."""
+
+    def act(rank):
+        run = rank_of_two(rank, micro_batch_size=1)
+        module, passes = run.task.module, []
+        module.register_forward_pre_hook(lambda *_: passes.append(module.training))
+        ids = np.arange(3) if rank == 0 else np.arange(3, 4)
+        batch = Batch({"x": X[ids], "y": Y[ids]}, ids, 0, 0, 4, True)
+        with run.strategy.running():
+            for part in run.strategy.micro_batches(batch, training):
+                objective = run.task.losses(part).objective.numerator
+                if training:
+                    with run.strategy.communicating_backward():
+                        objective.backward()
+            return len(passes), [p.grad.full_tensor() for p in module.parameters() if p.grad is not None]
+
+    whole = network()
+    error = whole(torch.from_numpy(X[:4])) - torch.from_numpy(Y[:4])
+    error.square().sum().backward()
+    for passes, grads in on_torch_ranks(2, act):
+        assert passes == 3
+        assert len(grads) == (4 if training else 0)
+        for found, p in zip(grads, whole.parameters(), strict=False):
+            torch.testing.assert_close(found, p.grad)

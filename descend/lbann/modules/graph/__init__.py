@@ -1,5 +1,6 @@
 """Convolutions of graphs."""
 
+from descend.lbann.modules.graph.sparse import NNConv
 from descend.modules import (
     DenseGCNConv,
     DenseGraphConv,
@@ -10,7 +11,6 @@ from descend.modules import (
     GraphConv,
     GraphExpand,
     GraphReduce,
-    NNConv,
 )
 
 __all__ = [
