@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from descend.data.files import FileReader
+    from descend.data.files import FileReader  # noqa: F401  # named in a string: the import the other way is at run time
     from descend.data.reader_protocol import Array, OpenReader
 
 __all__ = ["FilePipeline", "ReaderPipeline"]
