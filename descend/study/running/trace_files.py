@@ -89,10 +89,13 @@ def load(path: Path) -> Any:
 
 def agrees(found: Callable[..., Any], function: Callable[..., list[Tensor]], example: Sequence[Tensor]) -> bool:
     """Whether a loaded trace computes what the function does, up to rounding, of one example that is left alone."""
-    copies = [x.detach().clone() for x in example]
+
+    def copies() -> list[Tensor]:
+        return [x.detach().clone() for x in example]
+
     try:
         with torch.no_grad():
-            ours, theirs = found(*copies), function(*example)
+            ours, theirs = found(*copies()), function(*copies())
     except Exception:  # a file of other operations fails in many ways
         return False
     return len(ours) == len(theirs) and all(_close(x, y) for x, y in zip(ours, theirs, strict=True))

@@ -280,7 +280,8 @@ def test_what_was_chosen_is_what_a_study_goes_on_with(tmp_path, monkeypatch):
     with StudyDirectory(tmp_path, study()) as directory, pytest.raises(Enough):
         conduct(study(), directory, said=noted)
     assert ran == ["sgd", "sgd"]
-    assert asked[:2] == ["one", "together"]
+    assert asked[0] == "one"
+    assert asked[1] in ("stacks", "together")  # by the number of processors
 
 
 def test_a_guess_too_low_does_not_make_processes_measure_for_ever(monkeypatch):
