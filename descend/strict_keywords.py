@@ -47,16 +47,18 @@ class StrictKeywords(type):
 
 
 def strict_keywords(
-    **said: str,
+    passes_on_to: Callable[..., Any] | None = None, /, **said: str
 ) -> Callable[[Callable[Given, Returned]], Callable[Given, Returned]]:
     """The same function, whose unknown keywords are errors as those of descriptions.
 
     Args:
+        passes_on_to: The function that gets `**options` of this one, whose keywords are known, too.
         **said: What to write instead of keywords that other libraries have.
     """
 
     def wrap(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
-        taken = inspect.signature(function).parameters
+        own = {name: one for name, one in inspect.signature(function).parameters.items() if one.kind not in _OPEN}
+        taken = own if passes_on_to is None else {**own, **inspect.signature(passes_on_to).parameters}
 
         @wraps(function)
         def checked(*args: Given.args, **kwargs: Given.kwargs) -> Returned:

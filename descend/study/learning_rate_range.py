@@ -130,7 +130,7 @@ class LearningRateRange:
         )
 
 
-@strict_keywords()
+@strict_keywords(fit)
 def find_learning_rate(
     module: torch.nn.Module,
     loss: Any,
