@@ -1,4 +1,4 @@
-"""Tables on a terminal: drawn by rich where somebody looks, and plain text where a pipe or a file takes the output.
+"""Tables on a terminal: drawn by rich on a terminal, and plain text where a pipe or a file takes the output.
 
 Colour, width and characters are rich's business: `NO_COLOR`, `COLUMNS`, `TERM=dumb` and encodings without line-drawing
 characters have the effect that they have elsewhere. Rich is imported for a terminal alone; it costs 0.1 s.
@@ -53,7 +53,7 @@ class Bar:
 
 
 def is_terminal(stream: IO[str]) -> bool:
-    """Whether somebody looks at what is written to it, on a terminal that can move its cursor."""
+    """Whether it is a terminal that can move its cursor."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 

@@ -2,7 +2,7 @@
 
 A public name is one in `dir(descend)` or in `__all__` of a public module. An object that has several is documented
 under the first of them, in the order of `MODULES`; the others are listed as aliases. The pages are reStructuredText
-with a directive of autodoc for each name, and the site's build writes them anew.
+with a directive of autodoc for each name, and the site's build rewrites them.
 """
 
 from __future__ import annotations

@@ -57,7 +57,10 @@ HOMONYMS = {
 _GAP = r"""(?:\s|#|["']\s*\n\s*[rbf]{0,2}["'])+"""
 PHRASES = {
     text: re.compile(r"(?<![A-Za-z])" + _GAP.join(text.split()) + r"(?![A-Za-z])", re.IGNORECASE)
-    for text in ("is to be", "are to be", "to be had", "whoever", "told", "weights object", "who takes whose")
+    for text in (
+        *("is to be", "are to be", "to be had", "whoever", "told", "weights object", "who takes whose"),
+        *("anew", "nobody", "somebody", "whole number", "whole numbers", "asked for an end"),
+    )
 }
 PLACES_OF_PHRASES = ("descend", "docs", "tests", "examples", "benchmarks", "*.md")
 NOT_TEXT = {".gz", ".binpb", ".npz", ".png", ".jpg", ".safetensors", ".onnx", ".pyc", ".ico"}

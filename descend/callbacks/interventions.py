@@ -86,8 +86,8 @@ class Mixup(Callback):
         alpha: 0 mixes nothing.
 
     Raises:
-        ConfigurationError: `alpha` is negative, or a named layer is no Input; from a hook, labels that are whole
-            numbers, which cannot be mixed.
+        ConfigurationError: `alpha` is negative, or a named layer is not an Input; from a hook, integer labels,
+            which cannot be mixed.
 
     Source: Zhang et al. 2018, https://arxiv.org/abs/1710.09412; the maximum as in LBANN's CallbackMixup.
     """

@@ -124,13 +124,13 @@ class SuiteScore:
         axis: What is counted to the target: "steps", or "seconds" of training on one machine.
         profiles: Of each arm.
         by_search: For each arm the score that each single search would give, in the order of searches.
-        nobody: Workloads whose target no arm met.
+        unmet: Workloads whose target no arm met.
     """
 
     axis: Axis
     profiles: Mapping[str, PerformanceProfile]
     by_search: Mapping[str, tuple[float, ...]]
-    nobody: tuple[str, ...]
+    unmet: tuple[str, ...]
 
     @property
     def rows(self) -> list[list[str]]:
@@ -156,12 +156,11 @@ class SuiteScore:
         lines += [
             "",
             f"Score: area under the performance profile from 1 to {limit:g} times the fastest, over its maximum. "
-            f"{self.axis.capitalize()} to the target: median over searches of medians of re-runs. A score ranks "
-            "nobody: its range over single searches says how much of it is chance, and it depends on which arms take "
-            "part.",
+            f"{self.axis.capitalize()} to the target: median over searches of medians of re-runs. A score does not "
+            "rank: its range over single searches says how much of it is chance, and it depends on the other arms.",
         ]
-        if self.nobody:
-            lines.append(f"No arm met the target of {', '.join(self.nobody)}, which count for no arm.")
+        if self.unmet:
+            lines.append(f"No arm met the target of {', '.join(self.unmet)}, which count for no arm.")
         return "\n".join(lines) + "\n"
 
 
@@ -195,8 +194,8 @@ def score_suite(studies: Mapping[str, Comparison], axis: Axis = "steps", limit: 
         for one in range(count)
     ]
     profiles = performance_profiles(times, limit)
-    nobody = [place for place in next(iter(times.values())) if all(math.isinf(own[place]) for own in times.values())]
-    return SuiteScore(axis, profiles, {arm: tuple(one[arm].score for one in single) for arm in times}, tuple(nobody))
+    unmet = [place for place in next(iter(times.values())) if all(math.isinf(own[place]) for own in times.values())]
+    return SuiteScore(axis, profiles, {arm: tuple(one[arm].score for one in single) for arm in times}, tuple(unmet))
 
 
 def _problems(studies: Mapping[str, Comparison], axis: Axis) -> list[str]:

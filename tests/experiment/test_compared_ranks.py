@@ -82,7 +82,7 @@ def test_samples_that_differ_are_refused(row):
     assert "train samples, the first and the last" in str(caught.value)
 
 
-def test_samples_that_are_drawn_anew_or_cannot_be_read_are_not_compared():
+def test_samples_that_are_drawn_again_or_cannot_be_read_are_not_compared():
     for kind in (Changing, Unreadable):
         assert sample_digest(Batches(kind(), 4, 0, False)) is None
         assert [said for _, said in on_ranks(2, lambda communicator, kind=kind: prepared(communicator, kind()))] == [

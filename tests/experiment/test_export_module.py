@@ -96,7 +96,7 @@ def test_predictions_are_what_losses_compare(objective, wanted):
     assert prediction_outputs(plan) == wanted
 
 
-def test_without_an_objective_predictions_are_what_nobody_takes():
+def test_without_an_objective_predictions_are_outputs_without_a_child():
     y = descend.Relu(X("x"), name="y")
     ends = [descend.Tanh(y, name="a"), descend.Exp(y, name="b")]
     assert prediction_outputs(check(descend.Model(layers=ends), {"x": (2,)})) == ("a", "b")

@@ -308,7 +308,7 @@ def test_a_function_takes_what_the_module_returns():
     assert largest_difference(ours, fit(Pair(), loss)) < 1e-12
 
 
-def test_batches_of_somebody_else():
+def test_batches_of_another_library():
     batches = [(X[i : i + 4], Y[i : i + 4]) for i in (0, 4, 8)]
     expected = fit(batch_size=4, stop=descend.Epochs(3), shuffle=False)
     for data in (batches, lambda: iter(batches), DataLoader(TensorDataset(X, Y), batch_size=4)):

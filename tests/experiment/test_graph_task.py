@@ -53,7 +53,7 @@ def test_random_layers_draw_the_same_however_a_mini_batch_is_cut(micro_batch_siz
         assert cut_row["objective"] == pytest.approx(row["objective"], rel=1e-12)
 
 
-def test_every_step_and_every_seed_draws_anew():
+def test_every_step_and_every_seed_draws_again():
     _, weights = trained(noisy)
     _, again = trained(noisy)
     _, other = trained(noisy, seed=6)
@@ -61,7 +61,7 @@ def test_every_step_and_every_seed_draws_anew():
     assert not torch.equal(weights["fc_linearity_weights"], other["fc_linearity_weights"])
 
 
-def test_every_batch_of_training_and_of_evaluation_draws_anew():
+def test_every_batch_of_training_and_of_evaluation_draws_again():
     seeds = []
     made = run(noisy)
     forward = made.task.module.forward

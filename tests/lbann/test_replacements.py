@@ -72,7 +72,7 @@ class Crossed(nn.Module):
 def test_results_of_parts_keep_their_places():
     module, x, y = Crossed(), drawn(5, 4), drawn(5, 4, seed=3)
     layers = lbann.torch.compile(module, drawn(2, 4), drawn(2, 4), drawn(2, 4), trace=True)
-    _, found = computed(layers, x, x, y)  # an input that nobody takes is an output as well
+    _, found = computed(layers, x, x, y)  # an input without a child is an output as well
     torch.testing.assert_close(found, module(x, x, y), rtol=1e-5, atol=1e-6)
 
 

@@ -52,7 +52,7 @@ def close(got, wanted):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_an_overwritten_input_is_seen_by_nobody_else():
+def test_an_overwritten_input_is_seen_by_no_other_layer():
     """The layers one by one, each shown to a hook, give the bits of the layers in place."""
     seen = {}
 

@@ -45,8 +45,8 @@ def test_the_update_of_exactly_those_weights_changes() -> None:
         optimizer.step()
         return {name: p.detach() for name, p in net.named_parameters()}
 
-    everybody, without = stepped([]), stepped(["norm"])
-    changed = {name for name, p in everybody.items() if not torch.equal(p, without[name])}
+    all_of_them, without = stepped([]), stepped(["norm"])
+    changed = {name for name, p in all_of_them.items() if not torch.equal(p, without[name])}
     assert changed == {"1.weight"}  # the bias of the norm is 0, so its decay is 0 too
 
 

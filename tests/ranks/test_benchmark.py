@@ -1,4 +1,4 @@
-"""The benchmark of ranks runs: what it prints of a step of two ranks and of many that nobody started."""
+"""The benchmark of ranks runs: what it prints of a step of two ranks and of many that were not started."""
 
 import re
 import subprocess

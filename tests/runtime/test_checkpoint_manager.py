@@ -277,7 +277,7 @@ def test_a_save_that_fails_four_times_is_left_out_with_a_warning(manager, broken
     assert manager.save(snapshot(2), SaveRequest()) is not None
 
 
-def test_five_failures_in_a_row_are_an_error_and_a_success_between_counts_anew(manager, broken, pauses):
+def test_five_failures_in_a_row_are_an_error_and_a_success_between_restarts_the_count(manager, broken, pauses):
     def failed(step):
         broken.extend(["no space"] * 4)
         with pytest.warns(UserWarning, match=f"NO CHECKPOINT of step {step}"):

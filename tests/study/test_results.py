@@ -107,7 +107,7 @@ def test_a_study_without_a_margin_is_the_study_that_it_was(tmp_path):
         study(margin=0.0)
 
 
-def test_unequal_freedom_matches_nobody():
+def test_unequal_freedom_matches_no_arm():
     arms = {"good": Arm("SGD", {"lr": log(0.1, 1)}), "bad": Arm("SGD", {"lr": log(0.1, 1), "momentum": log(0.1, 0.9)})}
     result = compared(noisy({"good": 0.5, "bad": 0.5}), target={"value": 0.3}, arms=arms)
     assert "nothing is called matched" in result.verdict
@@ -124,7 +124,7 @@ def test_an_unfinished_study_has_rows_and_no_ranking():
     assert not result.ranked
 
 
-def test_records_that_nobody_asks_for_are_in_the_cost_alone():
+def test_records_that_are_not_asked_for_are_in_the_cost_alone():
     described, larger = study(searches=2), study(searches=3)
     records = fabricated(larger, lambda trial: 0.5)
     result = compare_records(described, records)

@@ -118,7 +118,7 @@ def test_a_target_missed_is_infinite_and_an_unfinished_study_is_no_evidence(tmp_
     studies = made(tmp_path, {"narrow": {"quick": 0.5, "slow": 2.0}, "wide": {"quick": 2.0, "slow": 2.0}})
     found = score_suite(studies)
     assert found.profiles["slow"].times == {"narrow": math.inf, "wide": math.inf}
-    assert found.nobody == ("wide",)
+    assert found.unmet == ("wide",)
     left = dataclasses.replace(studies["wide"], unfinished=3)
     with pytest.raises(Refused, match="wide is unfinished: 3 trials"):
         score_suite({**studies, "wide": left})

@@ -64,7 +64,7 @@ def test_the_first_wish_to_stop_is_the_reason():
 
 
 @pytest.mark.parametrize("size", [np.int64(5), np.uint8(5), 5])
-def test_a_new_batch_size_is_an_integer_and_the_epoch_is_divided_anew(size):
+def test_a_new_batch_size_is_an_integer_and_the_epoch_is_divided_again(size):
     run = made()
     run.control.batch_size = 4
     assert not run.state.rebatch

@@ -62,8 +62,8 @@ def test_parts_are_loaded_in_one_order_and_give_plain_states():
         "strategy",
         "callbacks",
     ]
-    anew = [name for name, part in parts.items() if part.resets_with_optimizer]
-    assert anew[:2] == ["optimizer", "algorithm"]
+    resetting = [name for name, part in parts.items() if part.resets_with_optimizer]
+    assert resetting[:2] == ["optimizer", "algorithm"]
     assert all(isinstance(part.state_dict(), dict) for part in parts.values())
 
 

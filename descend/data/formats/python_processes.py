@@ -34,7 +34,7 @@ _ONE_AT_A_TIME = threading.Lock()
 class SampleTaker:
     """Calls a user's code for samples, in this process or in others.
 
-    The processes are started by the first samples that are asked for. Each imports the user's module anew, and ends
+    The processes are started by the first samples that are asked for. Each imports the user's module again, and ends
     with this process, however that ends.
 
     Args:

@@ -221,15 +221,15 @@ def build(title: str, params: Iterable[Any], recipe_of: Callable[[Mapping[str, A
     given = [params] if alone else ownership.listed(params, title)
     default = recipe_of({})
     groups: list[dict[str, Any]] = []
-    everybody: list[TranslatedGroup] = []
+    translated: list[TranslatedGroup] = []
     for position, group in enumerate(_grouped(given)):
-        found = members(group, f"{title}, group {position}", len(everybody))
-        everybody += found
+        found = members(group, f"{title}, group {position}", len(translated))
+        translated += found
         own = {key: value for key, value in group.items() if key != "params"}
         recipe = recipe_of(own) if own else default
         _refuse(title, recipe, found)
         groups.extend(_split(title, recipe, found))
-    if problems := default.check(everybody):
+    if problems := default.check(translated):
         raise RuleError([f"{title}: {problem}" for problem in problems])
     # The options are in every group; here they are defaults of a group that is added later.
     optimizer = Optimizer(groups, on_nonfinite=cast("Any", default.on_nonfinite), **default.options())

@@ -61,7 +61,7 @@ def path_of(whose: str | None, form: Sequence[Any]) -> Path | None:
 
 
 def save(script: Any, path: Path) -> None:
-    """Write a traced function beside its file and rename it; where that fails, the next process traces anew."""
+    """Write a traced function beside its file and rename it; where that fails, the next process traces again."""
     own = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ def _walk(one: Any, say: Callable[[bytes], None], seen: dict[int, tuple[int, Any
         return say(f"{type(one).__name__} {one!r}".encode())
     if id(one) in seen:
         return say(f"again {seen[id(one)][0]}".encode())
-    seen[id(one)] = (len(seen), one)  # which keeps it, so that its id is nobody else's
+    seen[id(one)] = (len(seen), one)  # which keeps it, so that no other object gets its id
     if depth > _DEEPEST or len(seen) > _MOST:
         raise _Unknown
     if isinstance(one, torch.Tensor):

@@ -134,7 +134,7 @@ def test_a_box_says_name_kind_and_shape_and_the_file_asks_for_nothing():
     assert 'viewBox="0 0 ' in text
 
 
-def test_what_nobody_can_read_is_refused():
+def test_what_cannot_be_read_is_refused():
     layer = descend.Input(data_field="x", name="x")
     for _ in range(MAX_LAYERS):
         layer = descend.Relu(layer)

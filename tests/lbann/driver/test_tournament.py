@@ -75,7 +75,7 @@ def test_each_trainer_may_have_a_file_and_a_model_of_its_own(tmp_path):
     }
 
 
-# Each trainer has a weight of its own, which nothing trains, and its score is a number that each evaluation draws anew.
+# Each trainer has a weight of its own, which nothing trains, and its score is a number drawn again by each evaluation.
 CALLBACK = """
 trainer { mini_batch_size: 4 random_seed: 7 }
 model { name: "model0" num_epochs: 4

@@ -183,7 +183,7 @@ def moved(params: list[nn.Parameter]) -> list[bool]:
     return [p.data_ptr() != at for p, at in zip(params, before, strict=True)]
 
 
-def test_memory_that_nobody_else_holds_is_moved_each_time() -> None:
+def test_memory_that_is_held_nowhere_else_is_moved_each_time() -> None:
     params = fresh()
     assert moved(params) == [True] * 3
     assert moved(params) == [True] * 3  # by the next optimizer, from the first one's arena

@@ -177,7 +177,7 @@ class Recorded:
         self.x.copy_(value)
 
 
-def test_a_step_count_that_somebody_wrote_is_sent() -> None:
+def test_a_step_count_that_was_written_is_sent() -> None:
     ours, other = made(), made(runner="plain")
     for optimizer in (ours, other):
         for p in optimizer.param_groups[0]["params"]:

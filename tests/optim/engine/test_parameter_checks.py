@@ -66,7 +66,7 @@ def test_all_problems_come_at_once() -> None:
     assert "only floating-point" in text
 
 
-def test_nobody_stands_in_two_places() -> None:
+def test_no_parameter_appears_twice() -> None:
     p, whole = torch.zeros(3), torch.zeros(10)
     assert "the same weights appear twice, 'w0' (group 0) and 'w2' (group 0)" in refused(p, whole, p)
     assert "share memory" in refused(whole[:6], whole[5:])

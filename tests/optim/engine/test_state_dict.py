@@ -115,7 +115,7 @@ BROKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a name twice": (group(param_names=list("abca")), "two weights are called 'a'"),
     "a number twice": (group(params=[0, 1, 2, 2]), "weights 2 appear twice"),
     "a list for a state": (lambda s: s["state"].update({1: [3]}), "state of weights 1 must be a dict and is list"),
-    "nobody's state": (lambda s: s["state"].update({9: {}}), "state of weights 9, which are in no group"),
+    "a state without weights": (lambda s: s["state"].update({9: {}}), "state of weights 9, which are in no group"),
     "no rule": (lambda s: s["param_groups"][0].pop("rule"), "None, decay coupled"),
     "a rate that is none": (group(lr=math.nan), "saved group 0: lr must be finite"),
     "a constant out of range": (group(beta1=2.0), "beta1 must be in"),
@@ -203,7 +203,7 @@ def test_the_constants_in_force_are_those_that_go_on(key: str, built: float) -> 
     steps([p, q], [whole, part], range(2, 4))
     assert torch.equal(p, q)
     assert part.param_groups[0]["beta1"] == part.param_groups[0]["betas"][0] == 0.8
-    part.param_groups[0]["beta1"] = 0.5  # the rule is built anew from the values in the group
+    part.param_groups[0]["beta1"] = 0.5  # the rule is built again from the values in the group
     part.step()
 
 

@@ -37,7 +37,7 @@ def test_the_score_is_the_area_under_the_profile(seed):
         assert profile.score == pytest.approx(area, abs=1e-4)
 
 
-def test_a_target_that_nobody_met_counts_for_nobody():
+def test_a_target_that_no_arm_met_counts_for_no_arm():
     found = performance_profiles({"a": {"u": math.inf, "v": 1.0}, "b": {"u": math.inf, "v": 1.0}})
     assert (found["a"].score, found["b"].score) == (0.5, 0.5)
 

@@ -126,7 +126,7 @@ def test_published_results_are_kept_as_they_are_written(tmp_path):
         "batch_sizes": 8,
         "steps": 5,
         "arms": {"a": "SGD"},
-        "reference": {"a": 75.97, "paper": "somebody, 50 seeds"},
+        "reference": {"a": 75.97, "paper": "a paper, 50 seeds"},
     }
     study = make_study(table)
     assert study.plain()["reference"] == table["reference"]

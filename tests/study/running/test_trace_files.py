@@ -60,7 +60,7 @@ def test_a_stack_of_another_form_or_rule_has_a_trace_of_its_own(made):
         assert len(made) > before
 
 
-def test_a_trace_that_computes_something_else_is_made_anew(tmp_path, made):
+def test_a_trace_that_computes_something_else_is_made_again(tmp_path, made):
     """As where a number changed in a file that no hash sees."""
     file, x = tmp_path / "one.pt", torch.arange(3.0)
     assert traced(lambda x: [x * 2], x, file=file)(x)[0].tolist() == [0, 2, 4]
@@ -70,7 +70,7 @@ def test_a_trace_that_computes_something_else_is_made_anew(tmp_path, made):
 
 
 @pytest.mark.parametrize("content", [b"", b"not an archive", None])
-def test_what_is_damaged_or_of_somebody_else_is_not_loaded(tmp_path, content, made):
+def test_what_is_damaged_or_of_another_user_is_not_loaded(tmp_path, content, made):
     file, x = tmp_path / "one.pt", torch.ones(3)
     traced(lambda x: [x + 1], x, file=file)
     if content is None:

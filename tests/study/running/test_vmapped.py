@@ -270,7 +270,7 @@ def test_a_request_for_an_end_is_no_reason_against_a_stack(monkeypatch):
     """It would be kept as the choice of an executor, and the study would be slow for ever."""
 
     def stopped(*_):
-        raise Stopped("Ctrl-C asked for an end")
+        raise Stopped("Ctrl-C stopped it")
 
     monkeypatch.setattr(together, "run_vmapped", stopped)
     with pytest.raises(Stopped):

@@ -232,7 +232,7 @@ def test_an_error_ends_the_wait_and_frees_parameters(made):
     assert is_sharded(made.task.module[0].weight)
 
 
-def test_nobody_knows_whose_a_gradient_was_that_is_not_finite(made):
+def test_the_rank_of_a_gradient_that_is_not_finite_is_unknown(made):
     batch = Batch({"x": X, "y": Y}, np.arange(6), 0, 0, 6, True)
     assert made.strategy.diagnose(batch) == [
         "the samples of all ranks are finite; FSDP2 sums gradients, so the rank of origin is unknown"

@@ -57,7 +57,7 @@ def square(weights, rank):
 
 @pytest.mark.parametrize("bucket_bytes", [1, 20, 1 << 20])
 @pytest.mark.parametrize("everywhere", [False, True])
-def test_an_owner_gets_the_sums_of_its_parameters_and_nobody_else_does(everywhere, bucket_bytes):
+def test_an_owner_gets_the_sums_of_its_parameters_and_no_other_rank_does(everywhere, bucket_bytes):
     found = on_ranks(3, lambda rank: step(rank, everywhere, bucket_bytes, square))
     for rank, (grads, reducer) in enumerate(found):
         for name, p in parameters().items():

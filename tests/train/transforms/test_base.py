@@ -26,7 +26,7 @@ class Other(Named):
         return {"name": self.name}
 
     def load_state_dict(self, state_dict):
-        self.name = state_dict.get("name", "anew")
+        self.name = state_dict.get("name", "initial")
 
 
 def test_local_ones_complete_the_gradient_and_the_others_follow_in_order():
@@ -70,7 +70,7 @@ def test_state_goes_by_class_and_what_was_not_saved_starts_over():
     again.load_state_dict(saved)
     assert again.one(Other).name == "b"
     again.load_state_dict({})
-    assert again.one(Other).name == "anew"
+    assert again.one(Other).name == "initial"
 
 
 def test_the_usual_chain_is_in_the_order_that_its_file_says():
