@@ -19,7 +19,7 @@ from descend.errors import LostPeer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["exit_code", "main"]
+__all__ = ["exit_code", "killed_ranks", "main"]
 
 
 def exit_code(codes: Iterable[int]) -> int:
@@ -45,9 +45,25 @@ def main(arguments: Sequence[str]) -> int:
     try:
         run.main(["--signals-to-handle=SIGHUP,SIGQUIT", *arguments])
     except ChildFailedError as error:
-        failures = sorted(error.failures.values(), key=lambda failure: failure.timestamp)
-        return exit_code(failure.exitcode for failure in failures)
+        failures = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
+        sys.stderr.writelines(killed_ranks((rank, failure.pid, failure.exitcode) for rank, failure in failures))
+        return exit_code(failure.exitcode for _, failure in failures)
     return 0
+
+
+def killed_ranks(ended: Iterable[tuple[int, int, int]]) -> list[str]:
+    """A line for each rank that was killed: it printed nothing, and others may be ended before they notice.
+
+    Args:
+        ended: (rank, process, exit code) of each rank that failed; an exit code below 0 is that of a signal. torchrun
+            itself ends the other ranks with SIGTERM, which is no cause.
+    """
+    names = {number.value: number.name for number in signal.Signals}
+    return [
+        f"error: rank {rank} (process {process}) was killed by {names.get(-code, f'signal {-code}')}\n"
+        for rank, process, code in ended
+        if code < 0 and -code != signal.SIGTERM
+    ]
 
 
 def _is_new_information(record: logging.LogRecord) -> bool:
