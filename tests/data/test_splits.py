@@ -47,6 +47,12 @@ def test_fractions_never_overlap_and_keep_the_proportions(seed, count, weights, 
     assert [ids(again[role]) for role in fractions] == [ids(parts[role]) for role in fractions]
 
 
+def test_sizes_of_halves_are_off_by_less_than_one_sample():
+    fractions = {"train": 1 / 3, "validate": 1 / 6, "test": 1 / 3, "tournament": 1 / 6}
+    sizes = [len(part) for part in split(table(np.zeros(177)), fractions, seed=0).values()]
+    assert sizes == [59, 30, 59, 29]
+
+
 def test_another_seed_is_another_choice():
     parts = [split(table(np.zeros(100)), {"train": 0.5, "test": 0.5}, seed=seed) for seed in (0, 1)]
     assert ids(parts[0]["train"]) != ids(parts[1]["train"])
