@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckFinite", "FiniteLook", "nonfinite_parameters"]
 
-_SMALL = 65_536  # elements; in larger ones to write takes longer than the call that is saved
+_SMALL = 2**19  # elements; in larger ones to write takes as long as the calls that are saved
 
 
 class CheckFinite(GradientTransform):

@@ -13,6 +13,8 @@ from descend.train.precision import Precision
 from descend.train.transforms.base import Gradients
 from descend.train.transforms.check_finite import CheckFinite, FiniteLook, nonfinite_parameters
 
+LARGE = (1024, 512)  # elements that are summed; fewer are looked at in one call for all
+
 
 def parameter(*values, sparse=False):
     p = torch.nn.Parameter(torch.zeros(len(values)))
@@ -41,7 +43,7 @@ def test_gradients_of_every_size_and_kind_are_looked_at():
     for bad in range(4):
         gradients = [
             torch.ones(5),
-            torch.ones(300, 300),
+            torch.ones(LARGE),
             torch.ones(3, dtype=torch.complex64),
             torch.ones(2, 2).double(),
         ]
@@ -51,7 +53,9 @@ def test_gradients_of_every_size_and_kind_are_looked_at():
 
 
 def test_a_sum_that_overflows_by_itself_is_no_fault():
-    assert nonfinite_parameters({"large": parameter(3e38, 3e38)}) == []
+    large = parameter(0.0)
+    large.data, large.grad = torch.zeros(LARGE), torch.full(LARGE, 3e38)
+    assert nonfinite_parameters({"large": large, "small": parameter(3e38, 3e38)}) == []
 
 
 def checked(policy, bad=math.nan, precision=None):
@@ -169,8 +173,8 @@ def test_opposite_infinities_of_large_gradients_are_found():
     """Their sum over all is not finite either, and finite ones do not hide them."""
     large = {str(i): parameter(0.0) for i in range(3)}
     for i, p in enumerate(large.values()):
-        p.data = torch.zeros(300, 300)
-        p.grad = torch.full((300, 300), 1.0 + i)
+        p.data = torch.zeros(LARGE)
+        p.grad = torch.full(LARGE, 1.0 + i)
     large["1"].grad[0, 0], large["2"].grad[0, 0] = math.inf, -math.inf
     assert nonfinite_parameters(large) == ["1", "2"]
 
@@ -196,8 +200,8 @@ def test_good_gradients_are_not_read_element_by_element(monkeypatch):
     looked = []
     isfinite = torch.isfinite
     monkeypatch.setattr(torch, "isfinite", lambda tensor: looked.append(tensor.numel()) or isfinite(tensor))
-    large = torch.zeros(300, 300)
-    large.grad = torch.ones(300, 300)
+    large = torch.zeros(LARGE)
+    large.grad = torch.ones(LARGE)
     good = {"small": parameter(1.0), "large": large}
     for some in (good, {"small": good["small"]}, {"large": large}, {}):
         assert nonfinite_parameters(some) == []
