@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckFinite", "FiniteLook", "nonfinite_parameters"]
 
-_SMALL = 2**19  # elements; in larger ones to write takes as long as the calls that are saved
+_SMALL = 524_288  # elements; in larger ones to write takes as long as the calls that are saved
 
 
 class CheckFinite(GradientTransform):
