@@ -31,6 +31,7 @@ from descend.errors import ConfigurationError
         (descend.evaluate, {"metric": ["accuracy"]}, "metrics"),
         (descend.load_weights, {"wich": "best"}, "which"),
         (descend.find_learning_rate, {"lowst": 1e-4}, "lowest"),
+        (descend.find_learning_rate, {"micro_batch_sise": 4}, "micro_batch_size"),  # passed on to fit
         (descend.data.split, {"strattify": "kind"}, "stratify"),
         (descend.data.normalize, {"field": ["x"]}, "fields"),
         (descend.optim.groups.no_decay, {"weight_decays": 0.1}, "weight_decay"),

@@ -134,8 +134,8 @@ def on_ranks(size, act, group=None):
 
 def on_torch_ranks(size, act):
     """What `act(rank)` returns on each of `size` threads, to which torch.distributed and FSDP2 look like processes."""
-    if not hasattr(multi_threaded_pg.ThreadLocalWorld, "comms"):
-        pytest.skip("the ranks on threads of this torch cannot make a process group")
+    if torch.__version__ < "2.13":  # seen at 2.11: its ThreadLocalWorld lacks `comms`
+        pytest.skip("ranks on threads of torch before 2.13 cannot make a process group")
     results, errors = [None] * size, []
     isolate = torch._C._distributed_c10d._set_thread_isolation_mode
     isolate(True)

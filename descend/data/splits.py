@@ -164,7 +164,8 @@ def _sizes(parts: Mapping[str, float | None], count: int) -> dict[str, int]:
     fractions = {role: float(part) for role, part in parts.items() if part is not None and role not in sizes}
     if (total := sum(fractions.values())) > 1 + 1e-9:
         raise ConfigurationError(f"split: the fractions must be 1 at most together, got {total:g}")
-    # Halves are rounded upwards, all alike, so that a role is off by less than one sample; 1/3 + 1/6 is a half, too.
+    # Halves are all rounded upwards, so that each role is off by less than one sample; the inner rounding removes
+    # the error of the sum of fractions, such as 1/3 + 1/6.
     ends = [math.floor(round(end * count, 6) + 0.5) for end in np.cumsum([0.0, *fractions.values()]).tolist()]
     for role, begin, end in zip(fractions, ends[:-1], ends[1:], strict=True):
         sizes[role] = end - begin

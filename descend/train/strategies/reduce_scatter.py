@@ -1,4 +1,4 @@
-"""Gradients reduced to the ranks that update their parameters, while the backward pass still goes on.
+"""Gradients reduced to the ranks that update their parameters, while the backward pass is still running.
 
     owner         the rank that updates a parameter
     bucket        gradients of parameters of one owner, last layers first

@@ -113,8 +113,8 @@ def test_the_memory_of_a_rank_is_as_foretold(shard, ranks, monkeypatch):
 
     weights = 8 * (ranks * 12 + 4)
     profile = Profile(0.0, 1e-3, weights, weights, 1, 2 * weights, 2 * 8 * 9)
-    foretold = forecast(profile, NETWORK, 6, ranks)
-    expected = foretold.sharded_bytes if shard else foretold.memory_bytes
+    predicted = forecast(profile, NETWORK, 6, ranks)
+    expected = predicted.sharded_bytes if shard else predicted.memory_bytes
     found = on_ranks(ranks, act)
     assert max(found) == pytest.approx(expected, rel=0.1)  # as evenly as whole parameters allow
     if not shard:
