@@ -101,6 +101,7 @@ def _steps(run: Run, stop: Stop, progress: EpochProgress) -> str | None:
         return None
     if reason := _stop_reason(run, stop):  # a checkpoint of the last step of all
         return reason
+    within_epoch = stop.ends_within_epoch
     state.step_began = run.communicator.now()
     while not progress.complete:  # once, unless a callback changes the size of a mini-batch on the way
         state.rebatch = False
@@ -110,7 +111,7 @@ def _steps(run: Run, stop: Stop, progress: EpochProgress) -> str | None:
                 _note_time(run, progress)
                 raise_if_stop_requested(run)
                 # An epoch that is complete is followed by its validation first, which a criterion may want to see.
-                if not batch.last and (reason := _stop_reason(run, stop)):
+                if not batch.last and (reason := _stop_reason(run, stop) if within_epoch else run.stop.reason):
                     return reason
                 if state.rebatch:
                     break

@@ -109,6 +109,27 @@ def test_a_limit_on_steps_ends_inside_an_epoch_and_the_next_call_goes_on_from_th
     assert (run.state.contexts[Mode.TRAIN].epoch, run.state.contexts[Mode.TRAIN].position) == (2, 1)
 
 
+def test_a_callback_ends_the_run_inside_an_epoch_where_the_criterion_decides_between_epochs_alone():
+    asked: list[int] = []
+
+    class Whole(Epochs):
+        ends_within_epoch = False
+
+        def reason(self, at):
+            asked.append(at.step)
+            return super().reason(at)
+
+    class Enough(Callback):
+        def after_step(self, step):
+            if step.step == 4:
+                step.run.control.stop("seen enough")
+
+    run = run_of(Regression(), data(batch_size=4), callbacks=(Enough(),))
+    assert train(run, Whole(9)) == "seen enough"
+    assert run.state.step == 4
+    assert sorted(set(asked)) == [0, 3]  # at the ends of epochs of 3 steps
+
+
 def test_stopping_in_parts_gives_the_same_weights_as_going_through():
     whole, _ = trained(None, epochs=3, batch_size=3)
     task = Regression()
