@@ -142,7 +142,7 @@ def test_stopping_in_parts_gives_the_same_weights_as_going_through():
 def test_a_signal_ends_the_run_between_two_steps_and_says_where():
     asked = iter([None, None, "SIGTERM"])
     run = run_of(Regression(), data(batch_size=2), stop_requested=lambda: next(asked))
-    with pytest.raises(Stopped, match=r"SIGTERM after step 3, in epoch 0 \(step 3"):
+    with pytest.raises(Stopped, match=r"SIGTERM after step 3, in epoch 1 \(step 3"):
         train(run, Epochs(5))
     assert run.state.contexts[Mode.TRAIN].step == 3
 
@@ -245,7 +245,7 @@ def test_ranks_are_synchronized_where_an_epoch_begins():
     run.strategy = Hears()
     run.strategy.setup(run)
     train(run, Epochs(2))
-    assert heard == ["the beginning of epoch 0, step 0", "the beginning of epoch 1, step 3"]
+    assert heard == ["the beginning of epoch 1, step 0", "the beginning of epoch 2, step 3"]
 
 
 def test_the_time_of_each_step_is_counted_once(monkeypatch):
@@ -329,5 +329,5 @@ def test_data_that_end_before_the_last_mini_batch_are_an_error():
     run = run_of(Regression(), data(batch_size=4))
     run.strategy = Short()
     run.strategy.setup(run)
-    with pytest.raises(DataError, match="epoch 0 ended after 8 samples, before its last mini-batch"):
+    with pytest.raises(DataError, match="epoch 1 ended after 8 samples, before its last mini-batch"):
         train(run, Epochs(1))

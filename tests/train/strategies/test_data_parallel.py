@@ -131,7 +131,7 @@ def test_ranks_with_different_mini_batches_are_listed_with_their_places():
 
     with pytest.raises(DataError) as caught:
         on_ranks(2, act)
-    assert "epoch 0, mini-batch 0 of 10 samples on rank 0; epoch 0, mini-batch 1 of 10 samples on rank 1" in str(
+    assert "epoch 1, mini-batch 1 of 10 samples on rank 0; epoch 1, mini-batch 2 of 10 samples on rank 1" in str(
         caught.value
     )
 
@@ -209,7 +209,7 @@ def test_samples_that_are_not_finite_are_named_with_their_rank():
         reduced(run, batch)
         return run.strategy.diagnose(batch)
 
-    line = "rank 1: epoch 0, mini-batch 0: the values of these samples are not finite: sample 5 (field 'x')"
+    line = "rank 1: epoch 1, mini-batch 1: the values of these samples are not finite: sample 5 (field 'x')"
     assert on_ranks(2, act) == [[line]] * 2
 
 
