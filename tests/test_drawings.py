@@ -52,10 +52,20 @@ def finish(run):
 def not_called(run):
     retry(run)
 '''
+RUN = """
+class Run:
+    state: TrainState
+    changes: Chain
+
+    def __post_init__(self):
+        self.x, self.state = 1, TrainState()
+
+    def wipe(self): ...
+"""
 FILES = {
     "train/step.py": STEP,
     "train/__init__.py": "from descend.train.memory import retry\n",
-    "train/run.py": "class Run:\n    state: TrainState\n    changes: Chain\n    def __post_init__(self):\n        self.x, self.state = 1, TrainState()\n    def wipe(self): ...\n",
+    "train/run.py": RUN,
     "train/state.py": "class TrainState:\n    def advance(self): ...\nclass Other:\n    def advance(self): ...\n",
     "train/other.py": "class Chain:\n    def advance(self): ...\n    def changes(self): ...\n",
     "train/memory.py": "from descend.optim.sgd import SGD\ndef retry(act): ...\n",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from descend.callbacks import ProgressBar
 from descend.errors import ConfigurationError
@@ -140,8 +140,7 @@ def usual_transforms(
             chain += make()
         except ConfigurationError as error:
             problems += [problem for problem in error.problems if problem not in problems]
-    given: Sequence[object] = others
-    if wrong := [one for one in given if not isinstance(one, GradientTransform)]:
+    if wrong := [one for one in cast("Sequence[object]", others) if not isinstance(one, GradientTransform)]:
         problems.append(f"transforms must be instances of descend.GradientTransform, got {wrong[0]!r}")
     if problems:
         raise ConfigurationError(problems)

@@ -119,8 +119,8 @@ def _steps(run: Run, stop: Stop, progress: EpochProgress) -> str | None:
         if not progress.complete and not state.rebatch:
             context = state.training
             raise DataError(
-                f"epoch {context.epoch + 1} ended after {context.taken:,} samples, before its last mini-batch: the data "
-                "set has shrunk since the run began; continue with the same data"
+                f"epoch {context.epoch + 1} ended after {context.taken:,} samples, before its last mini-batch: the "
+                "data set has shrunk since the run began; continue with the same data"
             )
     return None
 

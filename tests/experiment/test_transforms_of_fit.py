@@ -100,7 +100,7 @@ def test_several_trainers_have_copies():
 
 @pytest.mark.parametrize("wrong", [Scale, lambda g: g, "clip", torch.nn.utils.clip_grad_norm_])
 def test_something_else_is_refused(wrong):
-    with pytest.raises(ConfigurationError, match="must be instances of descend.GradientTransform, got "):
+    with pytest.raises(ConfigurationError, match=r"must be instances of descend\.GradientTransform, got "):
         trained(transforms=[wrong])
 
 

@@ -4,7 +4,8 @@
 
 The chain of a run is: the penalty and a check that anything is trained, which complete the gradient where it is
 computed; then after_backward of the callbacks, the finite check, what an algorithm or a strategy inserts (K-FAC,
-gradient accumulation), those of `fit(transforms=...)`, and clipping. A transform that returns `Withheld` ends the step without an update; nothing after it in the chain runs.
+gradient accumulation), those of `fit(transforms=...)`, and clipping. A transform that returns `Withheld` ends the step
+without an update; nothing after it in the chain runs.
 
 The word is optax's: https://optax.readthedocs.io/en/latest/api/transformations.html
 """
@@ -87,7 +88,8 @@ class GradientTransform:
 
     Attributes:
         is_local: Whether it runs on the rank that computes the gradient, before it is complete, as a penalty does: a
-            worker of a parameter server applies it, and the server does not. Such a transform cannot withhold an update.
+            worker of a parameter server applies it, and the server does not. Such a transform cannot withhold an
+            update.
         needs_all_gradients: Whether it needs those of parameters that another rank updates, too.
     """
 
@@ -183,7 +185,8 @@ class TransformChain:
         raise LookupError(f"the chain has no {kind.__name__}")
 
     def insert(self, transform: GradientTransform, after: type[GradientTransform]) -> None:
-        """Call `transform` right after the one of class `after`. Once the chain is set up, call `transform.setup(run)` first.
+        """Call `transform` right after the one of class `after`. Once the chain is set up, call `transform.setup(run)`
+        first.
 
         Raises:
             LookupError: no transform of the chain is an `after`.
