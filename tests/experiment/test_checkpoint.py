@@ -213,7 +213,7 @@ def test_a_damaged_file_is_found_before_anything_is_read(tmp_path, known):
     folder = written(run, tmp_path)
     file = folder / "weights.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"?")
-    with pytest.raises(StorageError, match="weights.safetensors"):
+    with pytest.raises(StorageError, match=r"weights\.safetensors"):
         load(folder, run if known else None)
 
 
@@ -249,7 +249,7 @@ def test_what_is_sharded_in_the_run_is_read_as_shards(tmp_path, mesh, monkeypatc
     run.task.module.weight = torch.nn.Parameter(distribute_tensor(torch.zeros(1, 7), mesh, [Shard(1)]))
     assert not isinstance(load(folder, run).weights["weight"], DTensor)
     (folder / "weights.safetensors").write_bytes(b"damaged")
-    with pytest.raises(StorageError, match="weights.safetensors"):
+    with pytest.raises(StorageError, match=r"weights\.safetensors"):
         load(folder, run)
 
 
@@ -296,7 +296,7 @@ def test_weights_that_are_not_taken_are_in_a_table_and_those_that_are_taken_are_
     first, again = trained(), trained(0)
     checkpoint = saved(first)
     checkpoint.weights["bias"] = torch.zeros(3)
-    with pytest.warns(UserWarning) as warned:
+    with pytest.warns(UserWarning, match="weights that are not taken over") as warned:
         restore_weights(checkpoint, again)
     assert "bias" in str(warned[0].message)
     assert "weight " not in str(warned[0].message).split(":", 1)[1]
