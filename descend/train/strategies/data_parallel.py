@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from descend.data.batch_iterable import BatchIterable
+from descend.errors import warn
 from descend.runtime.dtensor import is_sharded
 from descend.train.memory import RemoteOutOfMemory, out_of_memory, release
 from descend.train.nonfinite_report import diagnose_batch
 from descend.train.objective import Ratio
+from descend.train.progress import Mode
 from descend.train.strategies.base import Strategy, divide, divisor_of, start_backward, summed
 from descend.train.strategies.buckets import GradientReducer
 from descend.train.strategies.buffers import BufferSynchronizer
@@ -56,6 +59,7 @@ class DataParallel(Strategy):
         super().setup(run)
         self._communicator = run.communicator
         self._signal: str | None = None
+        self._has_compared = False
         self._buffers_changed = False
         self._pads = run.task.needs_lockstep
         self.can_repeat_step = not self._pads  # no rank can leave a step that others wait in
@@ -64,6 +68,24 @@ class DataParallel(Strategy):
         self._buffers = BufferSynchronizer(run.task.module, run.task.running_statistics, run.communicator)
 
     # ---- mini-batches
+
+    def batches(self) -> Generator[Batch]:
+        """See `Strategy.batches`; the first one of an iterable is compared between ranks, once it is there."""
+        feed = self._run.data[Mode.TRAIN]
+        with contextlib.closing(super().batches()) as batches:
+            for batch in batches:
+                if not self._has_compared and isinstance(feed, BatchIterable) and not feed.is_list:
+                    self._compare_first(feed.digest)
+                yield batch
+
+    def _compare_first(self, digest: str | None) -> None:
+        self._has_compared = True
+        if len(set(self._communicator.all_gather_object(digest))) > 1:
+            warn(
+                "the first mini-batch differs between ranks. Each rank trains on its share of every mini-batch, so all "
+                "of them must yield the same ones: pass an iterable that does not choose samples by rank, and seed "
+                "alike what it draws at random"
+            )
 
     def micro_batches(self, batch: Batch, training: bool = True) -> Iterator[MicroBatch]:
         """See `Strategy.micro_batches`."""
@@ -163,7 +185,8 @@ class DataParallel(Strategy):
         flags = torch.tensor([short is not None, self._buffers.others_changed()], dtype=torch.float64)
         brought = torch.cat([sums.cpu(), flags, self.reducer.counts()])
         last = ", the last" if batch.last else ""
-        at = f"epoch {batch.epoch}, mini-batch {batch.step} of {batch.size} samples{last}"
+        rates = _rates(self._run.optimizer)
+        at = f"epoch {batch.epoch}, mini-batch {batch.step} of {batch.size} samples{last}, learning rates {rates}"
         found = self._synchronize(at, brought)
         self.reducer.wait()
         if short is not None:
@@ -215,6 +238,12 @@ class DataParallel(Strategy):
     def stop_requested(self) -> str | None:
         """See `Strategy.stop_requested`."""
         return self._signal
+
+
+def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
+    """The learning rates of groups, which ranks compare in every step; one on a GPU would have to be waited for."""
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    return list({float(rate): None for rate in rates if rate is not None and getattr(rate, "is_cpu", True)})
 
 
 def all_gather_names(names: Sequence[str], communicator: Communicator) -> list[str]:
