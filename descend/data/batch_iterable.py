@@ -37,6 +37,7 @@ class BatchIterable:
     Attributes:
         digest: With several ranks a hash of the first and the last batch of a list, and of the first batch that was
             read of anything else; None before that.
+        is_compared: Whether ranks have compared that first batch.
 
     Raises:
         ConfigurationError: the source can be iterated only once.
@@ -44,6 +45,7 @@ class BatchIterable:
     """
 
     digest: str | None = None
+    is_compared: bool = False
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 Which of the two it yields cannot be known. Fields of one length and of different shapes, such as (50, 20) and (50,),
 are most likely a batch of 50, and the same number as the batch size settles it; a sequence with a label at each place
-looks like that, too. So the user is told how to say it: a DataLoader is taken as it is.
+looks like that, too. So the message says how to say it: a DataLoader is taken as it is.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Collate:
         Raises:
             ConfigurationError: it is a batch of the size that was asked for.
         """
-        shapes = [tuple(getattr(value, "shape", ())) for value in fields_of(sample).values()]
+        shapes: list[tuple[int, ...]] = [tuple(getattr(value, "shape", ())) for value in fields_of(sample).values()]
         if not _of_one_length(shapes):
             return
         length, differ = shapes[0][0], len(set(shapes)) > 1

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -266,6 +266,6 @@ def _content(code: CodeType) -> str:
         _content(one)
         if isinstance(one, CodeType)
         else repr(sorted(map(repr, one)) if isinstance(one, frozenset) else one)
-        for one in cast("tuple[Any, ...]", code.co_consts)
+        for one in code.co_consts
     ]
     return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars} {constants}"

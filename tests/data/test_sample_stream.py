@@ -1,4 +1,4 @@
-"""An IterableDataset given as it is: single samples become batches, and batches are told apart where possible."""
+"""An IterableDataset given as it is: single samples become batches, and batches are noticed where possible."""
 
 import warnings
 

@@ -15,13 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.data.batch_iterable import BatchIterable
-from descend.errors import warn
 from descend.runtime.dtensor import is_sharded
 from descend.train.memory import RemoteOutOfMemory, out_of_memory, release
 from descend.train.nonfinite_report import diagnose_batch
 from descend.train.objective import Ratio
-from descend.train.progress import Mode
 from descend.train.strategies.base import Strategy, divide, divisor_of, start_backward, summed
 from descend.train.strategies.buckets import GradientReducer
 from descend.train.strategies.buffers import BufferSynchronizer
@@ -59,7 +56,6 @@ class DataParallel(Strategy):
         super().setup(run)
         self._communicator = run.communicator
         self._signal: str | None = None
-        self._has_compared = False
         self._buffers_changed = False
         self._pads = run.task.needs_lockstep
         self.can_repeat_step = not self._pads  # no rank can leave a step that others wait in
@@ -68,24 +64,6 @@ class DataParallel(Strategy):
         self._buffers = BufferSynchronizer(run.task.module, run.task.running_statistics, run.communicator)
 
     # ---- mini-batches
-
-    def batches(self) -> Generator[Batch]:
-        """See `Strategy.batches`; the first one of an iterable is compared between ranks, once it is there."""
-        feed = self._run.data[Mode.TRAIN]
-        with contextlib.closing(super().batches()) as batches:
-            for batch in batches:
-                if not self._has_compared and isinstance(feed, BatchIterable) and not feed.is_list:
-                    self._compare_first(feed.digest)
-                yield batch
-
-    def _compare_first(self, digest: str | None) -> None:
-        self._has_compared = True
-        if len(set(self._communicator.all_gather_object(digest))) > 1:
-            warn(
-                "the first mini-batch differs between ranks. Each rank trains on its share of every mini-batch, so all "
-                "of them must yield the same ones: pass an iterable that does not choose samples by rank, and seed "
-                "alike what it draws at random"
-            )
 
     def micro_batches(self, batch: Batch, training: bool = True) -> Iterator[MicroBatch]:
         """See `Strategy.micro_batches`."""
