@@ -51,6 +51,9 @@ class ModuleTask(Task):
         self.module = module
         self.units: Mapping[str, str] = {name: "%" for name in metrics if name == "accuracy"}
         self.computed = {name: m.compute for name, m in metrics.items() if isinstance(m, AccumulatedMetric)}
+        self.functions = {
+            name: part.function for name, part in {"loss": loss, **metrics}.items() if isinstance(part, FunctionLoss)
+        }
         self._loss = loss
         self._metrics = metrics
         self._targets = targets

@@ -67,11 +67,10 @@ def _epoch(run: Run, stop: Stop) -> str | None:
     state.step_began, progress.reporting = None, True
     totals = progress.totals.over(run.communicator)
     values = totals.values(run.task.computed) | run.external_metrics()
-    run.history.nothing_counted = totals.is_empty
     seen, position = (context.samples - progress.samples_before, total), context.position
     if progress.skipped:
         values["skipped_steps"] = float(progress.skipped)
-    run.history.record(Mode.TRAIN, values, seen[0], progress.seconds)
+    run.history.record(Mode.TRAIN, values, seen[0], progress.seconds, totals.is_empty)
     if Mode.VALIDATION in run.data:
         evaluate(run, Mode.VALIDATION)
     if progress.complete:

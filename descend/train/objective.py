@@ -66,6 +66,7 @@ class Task:
             mini-batch cannot be split.
         running_statistics: Those of batch norm, where each rank has groups of samples of its own.
         needs_lockstep: Whether forward passes of all ranks communicate, so that all ranks need as many.
+        functions: The user's own functions that it calls, by what they are for; their code must be that of all ranks.
     """
 
     module: torch.nn.Module
@@ -74,6 +75,7 @@ class Task:
     micro_batch_unit: int | None = 1
     running_statistics: Sequence[RunningStatistics] = ()
     needs_lockstep: bool = False
+    functions: Mapping[str, Callable[..., Any]] = MappingProxyType({})
 
     def losses(self, micro_batch: MicroBatch) -> Losses:
         """The forward pass over a micro-batch."""

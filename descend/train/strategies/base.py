@@ -28,12 +28,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, final
 
 import torch
 
+from descend.data.batch_iterable import BatchIterable
 from descend.torch_private import run_backward
 from descend.train.memory import out_of_memory
 from descend.train.micro_batch import MicroBatch, split_into_micro_batches
 from descend.train.nonfinite_report import diagnose_batch
 from descend.train.objective import Ratio
 from descend.train.progress import Mode
+from descend.train.strategies.first_batch import compared
 from descend.train.transforms.base import Gradients
 
 if TYPE_CHECKING:
@@ -103,8 +105,9 @@ class Strategy:
 
     def batches(self) -> Generator[Batch]:
         """The remaining mini-batches of the current epoch."""
-        now = self._run.state.training
-        return self._run.data[Mode.TRAIN].epoch(now.epoch, now.position, now.taken)
+        now, feed = self._run.state.training, self._run.data[Mode.TRAIN]
+        batches = feed.epoch(now.epoch, now.position, now.taken)
+        return compared(batches, feed, self._run.communicator) if isinstance(feed, BatchIterable) else batches
 
     def micro_batches(self, batch: Batch, training: bool = True) -> Iterator[MicroBatch]:
         """The micro-batches of a mini-batch; padding, where ranks need it, runs after the last one."""

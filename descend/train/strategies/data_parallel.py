@@ -165,7 +165,8 @@ class DataParallel(Strategy):
         flags = torch.tensor([short is not None, self._buffers.others_changed()], dtype=torch.float64)
         brought = torch.cat([sums.cpu(), flags, self.reducer.counts()])
         last = ", the last" if batch.last else ""
-        at = f"epoch {batch.epoch + 1}, mini-batch {batch.step + 1} of {batch.size} samples{last}"
+        place = f"epoch {batch.epoch + 1}, mini-batch {batch.step + 1} of {batch.size} samples{last}"
+        at = f"{place}, learning rates {_rates(self._run.optimizer)}"
         found = self._synchronize(at, brought)
         self.reducer.wait()
         if short is not None:
@@ -217,6 +218,12 @@ class DataParallel(Strategy):
     def stop_requested(self) -> str | None:
         """See `Strategy.stop_requested`."""
         return self._signal
+
+
+def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
+    """The learning rates of groups, which ranks compare in every step; one on a GPU would have to be waited for."""
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    return list({float(rate): None for rate in rates if rate is not None and getattr(rate, "is_cpu", True)})
 
 
 def all_gather_names(names: Sequence[str], communicator: Communicator) -> list[str]:
