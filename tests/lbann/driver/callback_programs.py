@@ -202,14 +202,15 @@ MIXED = (
     'layer { name: "sum" parents: "x" reduction { mode: "sum" } } metric { layer_metric { layer: "sum" name: "sum" } }'
     'layer { name: "x2" parents: "x" l2_norm2 {} } metric { layer_metric { layer: "x2" name: "x2" } }'
 )
+VECTOR = 'weights { name: "own" initializer { value_initializer { values: [0.5, -1.25, 2, 0.125] } } }'
 DENSE = 'layer { name: "fc" parents: "x" fully_connected { num_neurons: 2 } }'
 
 
 def _score(message: str) -> CallbackProgram:
     """The older tournament, of one trainer: it plays itself every second step."""
     more = callback(message, 'batch_interval: 2 metric: "size" low_score_wins: true')
-    return says(r'^LTFB \(model "m", step 4\): trainer 0 selected model from trainer 0 \(trainer 0 score = 0\.977797,', more,
-                callback(message, 'batch_interval: 3 metric: "size"'), READERS=VALIDATION)  # fmt: skip
+    line = r'^LTFB \(model "m", step 4\): trainer 0 selected model from trainer 0 \(trainer 0 score = 0\.977797,'
+    return says(line, more, callback(message, 'batch_interval: 3 metric: "size"'), READERS=VALIDATION)
 
 
 def _drawn(mixed: str) -> str:
@@ -267,9 +268,7 @@ PROGRAMS: dict[str, CallbackProgram] = {
     "optimizerwise_adaptive_learning_rate": leaves(
         after(*[0.1 * 0.5 / 2] * 6), callback("optimizerwise_adaptive_learning_rate", "scale: 0.5")
     ),
-    "step_minibatch": leaves(
-        after(*[0.1] * 4, *[0.2] * 4), callback("step_minibatch", "starting_mbsize: 1 step: 1")
-    ),
+    "step_minibatch": leaves(after(*[0.1] * 4, *[0.2] * 4), callback("step_minibatch", "starting_mbsize: 1 step: 1")),
     "minibatch_schedule": leaves(
         after(*[0.1] * 8, *[0.05] * 2),
         callback("minibatch_schedule", "starting_mbsize: 1 step { epoch: 2 mbsize: 2 lr: 0.05 }"),
@@ -307,30 +306,43 @@ PROGRAMS: dict[str, CallbackProgram] = {
     ),
     "perturb_dropout": CallbackProgram(
         # Of 1,000 entries kept with probability k each is 1 / k, so the sum has the variance 1,000 (1 − k) / k.
-        experiment(DROPOUT + bounds("kept", 1000 - 1e-3, 1000 + 1e-3, "train")
-                   + callback("perturb_dropout", "keep_dropout_factor: 0")).replace("keep_prob: 0.75", "keep_prob: 1"),
-        experiment(DROPOUT + bounds("kept", 1000 - 1e-3, 1000 + 1e-3, "train")
-                   + callback("perturb_dropout", "keep_dropout_factor: 1")),
-    ),  # fmt: skip
+        experiment(
+            DROPOUT
+            + bounds("kept", 1000 - 1e-3, 1000 + 1e-3, "train")
+            + callback("perturb_dropout", "keep_dropout_factor: 0")
+        ).replace("keep_prob: 0.75", "keep_prob: 1"),
+        experiment(
+            DROPOUT
+            + bounds("kept", 1000 - 1e-3, 1000 + 1e-3, "train")
+            + callback("perturb_dropout", "keep_dropout_factor: 1")
+        ),
+    ),
     "compute_model_size": leaves(
         4.0, COUNT + callback("compute_model_size", 'output_name: "count" batch_interval: 1'), "n"
     ),
     "load_model": CallbackProgram(
-        experiment(callback("load_model", 'dirs: "saved"') + bounds("size", after(*[0.1] * 6, start=30.0) - 1e-4,
-                                                                    after(*[0.1] * 6, start=30.0) + 1e-4)),
+        experiment(
+            callback("load_model", 'dirs: "saved"')
+            + bounds("size", after(*[0.1] * 6, start=30.0) - 1e-4, after(*[0.1] * 6, start=30.0) + 1e-4)
+        ),
         experiment(bounds("size", after(*[0.1] * 6, start=30.0) - 1e-4, after(*[0.1] * 6, start=30.0) + 1e-4)),
-        files={"saved/model_weights_own_4x1.bin": np.array([4, 1], np.int32).tobytes()
-               + np.array([1, 2, 3, 4], np.float32).tobytes()},
-    ),  # fmt: skip
+        files={
+            "saved/model_weights_own_4x1.bin": np.array([4, 1], np.int32).tobytes()
+            + np.array([1, 2, 3, 4], np.float32).tobytes()
+        },
+    ),
     "mixup": CallbackProgram(
         # 64 pairs of the numbers 0 and 1 that are mixed half and half have a smaller square and the same sum.
-        _drawn(callback("mixup", 'layers: "x" alpha: 200')), _drawn(callback("mixup", 'layers: "x" alpha: 0'))
+        _drawn(callback("mixup", 'layers: "x" alpha: 200')),
+        _drawn(callback("mixup", 'layers: "x" alpha: 0')),
     ),
     "ltfb": _score("ltfb"),
     # ---- checks
     "check_metric": leaves(PLAIN, ""),
     "check_gradients": ends(
-        4, "CheckGradients: ", callback("check_gradients", "error_on_failure: true"),
+        4,
+        "CheckGradients: ",
+        callback("check_gradients", "error_on_failure: true"),
         callback("check_gradients", "error_on_failure: true") + STOPPED,
         TERMS="",
     ),
@@ -338,8 +350,9 @@ PROGRAMS: dict[str, CallbackProgram] = {
     "check_small": ends(4, "CheckSmall: ", callback("check_small"), callback("check_small") + TINY),
     "init": says("^CheckInit", callback("init")),
     # ---- lines
-    "print": says(r"^m \(instance 0\) training epoch 2 size : [\d.e+-]+$", callback("print"),
-                  callback("print", "interval: 9")),
+    "print": says(
+        r"^m \(instance 0\) training epoch 2 size : [\d.e+-]+$", callback("print"), callback("print", "interval: 9")
+    ),
     "timer": says(r"^m \(instance 0\) training epoch 0 run time : ", callback("timer")),
     "print_model_description": says(r"\bz\b.*L2Norm2|L2Norm2.*\bz\b", callback("print_model_description")),
     "disp_io_stats": says(r"4 .*samples|samples.* 4", callback("disp_io_stats", 'layers: "x"')),
@@ -350,10 +363,16 @@ PROGRAMS: dict[str, CallbackProgram] = {
     ),
     "gpu_memory_usage": says("GPU|memory", callback("gpu_memory_usage")),
     "memory_profiler": says("^memory, weights : 16 bytes$", callback("memory_profiler")),
-    "debug": says(r"train epoch 2 step 5: layer w gave \(2, 4\)", callback("debug", 'phase: "train"'),
-                  callback("debug", 'phase: "test"')),
-    "debug_io": says("train epoch 0 step 1: 2 samples 0 1|train epoch 0 step 1: 2 samples 1 0",
-                     callback("debug_io", "lvl: 1"), callback("debug_io", "lvl: 0")),
+    "debug": says(
+        r"train epoch 2 step 5: layer w gave \(2, 4\)",
+        callback("debug", 'phase: "train"'),
+        callback("debug", 'phase: "test"'),
+    ),
+    "debug_io": says(
+        "train epoch 0 step 1: 2 samples 0 1|train epoch 0 step 1: 2 samples 1 0",
+        callback("debug_io", "lvl: 1"),
+        callback("debug_io", "lvl: 0"),
+    ),
     "hang": says("^Hang has no effect here", callback("hang")),
     "sync_layers": says("^SyncLayers has no effect here", callback("sync_layers")),
     # ---- what a caller sees nothing of: training is what it is without them
@@ -362,17 +381,23 @@ PROGRAMS: dict[str, CallbackProgram] = {
     "check_dataset": leaves(PLAIN, callback("check_dataset")),
     # ---- files
     "checkpoint": writes(
-        lambda folder: (folder / "c/trainer0/sgd.shared.epoch_end.epoch.1.step.2").is_dir()
-        and (folder / "c/trainer0/sgd.last.shared.checkpoint").is_file(),
-        "", "", TRAINER='callback { checkpoint { checkpoint_dir: "c" checkpoint_epochs: 1 } }',
+        lambda folder: (
+            (folder / "c/trainer0/sgd.shared.epoch_end.epoch.1.step.2").is_dir()
+            and (folder / "c/trainer0/sgd.last.shared.checkpoint").is_file()
+        ),
+        "",
+        "",
+        TRAINER='callback { checkpoint { checkpoint_dir: "c" checkpoint_epochs: 1 } }',
     ),
     "confusion_matrix": writes(
-        matrix, LABEL + callback("confusion_matrix", 'prediction: "w" label: "label" prefix: "c-"'),
+        matrix,
+        LABEL + callback("confusion_matrix", 'prediction: "w" label: "label" prefix: "c-"'),
         LABEL + callback("confusion_matrix", 'prediction: "label" label: "label" prefix: "c-"'),
     ),
     "dump_error_signals": writes(
         lambda folder: close(numbers(folder / "e-model0-epoch0-step0-w-ErrorSignal0.txt"), np.tile(START, 2)),
-        callback("dump_error_signals", 'basename: "e-"'), callback("dump_gradients", 'basename: "e-"'),
+        callback("dump_error_signals", 'basename: "e-"'),
+        callback("dump_gradients", 'basename: "e-"'),
     ),
     "dump_gradients": writes(
         lambda folder: close(numbers(folder / "g-model0-epoch0-step0-own-Gradient.txt"), 2 * START),
@@ -381,22 +406,27 @@ PROGRAMS: dict[str, CallbackProgram] = {
     ),
     "dump_mb_indices": writes(
         lambda folder: sorted(numbers(one(folder, "i-*-training-epoch0-step1-*")).ravel()) == [2, 3],
-        callback("dump_mb_indices", 'basename: "i-"'), callback("dump_mb_indices", 'basename: "k-"'),
+        callback("dump_mb_indices", 'basename: "i-"'),
+        callback("dump_mb_indices", 'basename: "k-"'),
     ),
     "dump_model_graph": writes(
         lambda folder: {"w", "z"} <= set(re.findall(r"\w+", (folder / "graph.dot").read_text())),
-        callback("dump_model_graph", 'basename: "graph.dot"'), callback("dump_model_graph"),
+        callback("dump_model_graph", 'basename: "graph.dot"'),
+        callback("dump_model_graph"),
     ),
     "dump_outputs": writes(
-        lambda folder: close(numbers(folder / "d/trainer0/m/sgd.testing.epoch.3.step.0_w_output0.csv"),
-                             np.tile(START * 0.8**6, 2)),
+        lambda folder: close(
+            numbers(folder / "d/trainer0/m/sgd.testing.epoch.3.step.0_w_output0.csv"), np.tile(START * 0.8**6, 2)
+        ),
         callback("dump_outputs", 'directory: "d" layers: "w" execution_modes: "test"'),
         callback("dump_outputs", 'directory: "d" layers: "w" execution_modes: "train"'),
     ),
     "dump_weights": writes(
-        lambda folder: close(numbers(folder / "d/trainer0/sgd.shared.epoch_end.epoch.2.step.4/m/own.txt"),
-                             START * 0.8**4),
-        callback("dump_weights", 'directory: "d"'), callback("dump_weights", 'directory: "d" epoch_interval: 3'),
+        lambda folder: close(
+            numbers(folder / "d/trainer0/sgd.shared.epoch_end.epoch.2.step.4/m/own.txt"), START * 0.8**4
+        ),
+        callback("dump_weights", 'directory: "d"'),
+        callback("dump_weights", 'directory: "d" epoch_interval: 3'),
     ),
     "save_images": writes(
         lambda folder: (folder / "p-test-image.png").read_bytes()[:4] == b"\x89PNG",
@@ -405,7 +435,8 @@ PROGRAMS: dict[str, CallbackProgram] = {
     ),
     "save_model": writes(
         lambda folder: close(read_hydrogen(folder / "s/trainer0/m/model_weights_own_4x1.bin"), START * 0.8**6),
-        callback("save_model", 'dir: "s"'), callback("save_model", 'dir: "s" disable_save_after_training: true'),
+        callback("save_model", 'dir: "s"'),
+        callback("save_model", 'dir: "s" disable_save_after_training: true'),
     ),
     "save_topk_models": writes(
         lambda folder: close(read_hydrogen(folder / "s/trainer0/m/model_weights_own_4x1.bin"), START * 0.8**6),
@@ -413,23 +444,32 @@ PROGRAMS: dict[str, CallbackProgram] = {
         callback("save_topk_models", 'dir: "other" k: 1 metric: "size"'),
     ),
     "timeline": writes(
-        lambda folder: bool(re.search(r"^fp-w:[\d.]+:[\d.]+$", one(folder / "t", "timeline.m*.txt").read_text(),
-                                      re.MULTILINE)),
-        callback("timeline", 'directory: "t"'), callback("timeline", 'directory: "other"'),
+        lambda folder: bool(
+            re.search(r"^fp-w:[\d.]+:[\d.]+$", one(folder / "t", "timeline.m*.txt").read_text(), re.MULTILINE)
+        ),
+        callback("timeline", 'directory: "t"'),
+        callback("timeline", 'directory: "other"'),
     ),
     "summary": writes(
         lambda folder: b"train/step_objective" in one(folder, "events.out.tfevents*").read_bytes(),
-        callback("summary", "mat_interval: 2") + 'summarizer { dir: "tb" }', 'summarizer { dir: "tb" }',
+        callback("summary", "mat_interval: 2") + 'summarizer { dir: "tb" }',
+        'summarizer { dir: "tb" }',
     ),
     "summarize_images": writes(
         lambda folder: b"sample 0" in one(folder, "events.out.tfevents*").read_bytes(),
-        IMAGE + ONES + callback(
-            "summarize_images", 'selection_strategy { categorical_accuracy { accuracy_layer_name: "ones" '
-            'match_type: MATCH num_images_per_epoch: 1 } } image_source_layer_name: "image" epoch_interval: 1'
+        IMAGE
+        + ONES
+        + callback(
+            "summarize_images",
+            'selection_strategy { categorical_accuracy { accuracy_layer_name: "ones" '
+            'match_type: MATCH num_images_per_epoch: 1 } } image_source_layer_name: "image" epoch_interval: 1',
         ),
-        IMAGE + ONES + callback(
-            "summarize_images", 'selection_strategy { categorical_accuracy { accuracy_layer_name: "ones" '
-            'match_type: NOMATCH num_images_per_epoch: 1 } } image_source_layer_name: "image" epoch_interval: 1'
+        IMAGE
+        + ONES
+        + callback(
+            "summarize_images",
+            'selection_strategy { categorical_accuracy { accuracy_layer_name: "ones" '
+            'match_type: NOMATCH num_images_per_epoch: 1 } } image_source_layer_name: "image" epoch_interval: 1',
         ),
         READERS=VALIDATION,
     ),
@@ -438,8 +478,7 @@ PROGRAMS: dict[str, CallbackProgram] = {
         DENSE + callback("export_onnx", 'output_filename: "model.onnx"'),
         DENSE + callback("export_onnx", 'output_filename: "k.onnx"'),
     ),
-}  # fmt: skip
-
+}
 
 
 def _change(name: str, text: tuple[str, str] | None = None, spoilt: tuple[str, str] | None = None) -> None:
@@ -461,7 +500,9 @@ PROGRAMS["check_gradients"] = PROGRAMS["check_gradients"]._replace(
 )
 _change("export_onnx", ('layer { name: "w" weights: "own" weights_layer { dims: [4] } }', ""))
 _change("export_onnx", ('parents: "w" l2', 'parents: "fc" l2'))
-_change("export_onnx", ('weights { name: "own" initializer { value_initializer { values: [0.5, -1.25, 2, 0.125] } } }', ""))
+_change(
+    "export_onnx", ('weights { name: "own" initializer { value_initializer { values: [0.5, -1.25, 2, 0.125] } } }', "")
+)
 
 # What has no program that trains, and why.
 WITHOUT = {"custom_learning_rate": "LBANN cannot build it, and it is refused: test_what_is_refused_says_why"}
