@@ -112,10 +112,10 @@ class Totals:
 
     def add(self, name: str, ratio: Ratio) -> None:
         """Add one ratio to the total called `name`."""
-        top, bottom = ratio
-        if isinstance(bottom, torch.Tensor) and bottom.requires_grad:
-            bottom = bottom.detach()
-        self._put_by.setdefault(name, []).append((top.detach(), bottom))
+        numerator, denominator = ratio
+        if isinstance(denominator, torch.Tensor) and denominator.requires_grad:
+            denominator = denominator.detach()
+        self._put_by.setdefault(name, []).append((numerator.detach(), denominator))
 
     def add_losses(self, losses: Losses) -> None:
         """Add the objective and the metrics of a micro-batch."""
@@ -155,8 +155,8 @@ class Totals:
         for name in list(self._put_by):
             self._add(name)
         pairs = {
-            name: torch.tensor([float(top), float(bottom)], dtype=torch.float64)
-            for name, (top, bottom) in self._sums.items()
+            name: torch.tensor([float(numerator), float(denominator)], dtype=torch.float64)
+            for name, (numerator, denominator) in self._sums.items()
         }
         for parts in self._accumulated.values():
             for key, some in parts.items():
@@ -199,10 +199,10 @@ class Totals:
     def _add(self, name: str) -> None:
         """Add what was put by for `name`."""
         some = self._put_by.pop(name)
-        top, bottom = self._sums.get(name, (0.0, 0.0))
+        numerator, denominator = self._sums.get(name, (0.0, 0.0))
         for one, other in zip(_wide([pair[0] for pair in some]), _wide([pair[1] for pair in some]), strict=True):
-            top, bottom = top + one, bottom + other
-        self._sums[name] = (top, bottom)
+            numerator, denominator = numerator + one, denominator + other
+        self._sums[name] = (numerator, denominator)
 
 
 def _reduced(key: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
