@@ -199,7 +199,7 @@ class TrainState:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave; nothing changes where it is damaged."""
+        """Load what `state_dict` returned; nothing changes where it is damaged."""
         began, epoch = state_dict["began"], state_dict["epoch_progress"]
         contexts = {
             Mode(name): ExecutionContext.from_state(context) for name, context in state_dict["contexts"].items()
@@ -239,5 +239,5 @@ class AlgorithmState:
         return self._state.algorithm
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Load what `state_dict` returned."""
         self._state.algorithm = dict(state_dict)

@@ -588,7 +588,7 @@ def same_trees(one: Any, two: Any) -> None:
 
 @check
 def older_states(case: Case) -> None:
-    """States written before an option existed, and with options that nobody knows here."""
+    """States written before an option existed, and with options that are unknown here."""
     for key in case.info.not_og_supported_flags:
 
         def carry(a: Any, b: Any, key: str = key) -> None:
