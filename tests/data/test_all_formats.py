@@ -22,6 +22,7 @@ import pytest
 import torch
 from data.files import refusal
 from PIL import Image
+from safetensors.numpy import save_file
 
 from descend.data import DataReader, Loading, Reader, file_format, open_data, open_readers, read
 from descend.data.known_readers import READERS
@@ -64,6 +65,7 @@ def folder(tmp_path_factory):
     at = tmp_path_factory.mktemp("formats")
     np.save(at / "a.npy", X)
     np.savez(at / "a.npz", x=X, y=Y)
+    save_file({"x": X, "y": Y}, at / "a.safetensors")
     table = pa.table({**TABLE, "list": LISTS})
     pq.write_table(table, at / "a.parquet", row_group_size=8)
     pyarrow.feather.write_feather(table, at / "a.feather")
@@ -113,7 +115,7 @@ def write_parts(at):
 
 def of_read(folder):
     """Readers of files, by format."""
-    a = {kind: read(folder / f"a.{kind}") for kind in ("npy", "npz", "csv", "h5", "tar")}
+    a = {kind: read(folder / f"a.{kind}") for kind in ("npy", "npz", "csv", "h5", "tar", "safetensors")}
     a |= {kind: read(folder / f"a.{kind}", length=3) for kind in ("parquet", "feather", "arrow", "jsonl")}
     return a | {
         "images": read(folder / "images", format="images", image_size=16),
@@ -261,7 +263,7 @@ def test_a_worker_that_dies_or_hangs_is_named_with_what_it_reads(folder):
 
 
 # A cut or blank text is a text, and blank records of CIFAR are images.
-FILES = ("a.npy", "a.npz", "a.csv", "a.jsonl", "a.h5", "a.tar", "a.parquet", "a.feather", "a.arrow")
+FILES = ("a.npy", "a.npz", "a.safetensors", "a.csv", "a.jsonl", "a.h5", "a.tar", "a.parquet", "a.feather", "a.arrow")
 FILES += ("idx/train-images-idx3-ubyte", "cifar/data_batch_1.bin", "images/0/00.jpg", "images/list.txt", "text.md")
 UNSEEN = {("half", "text.md"), ("zeros", "text.md"), ("zeros", "images/list.txt"), ("zeros", "cifar/data_batch_1.bin")}
 DAMAGES = {
