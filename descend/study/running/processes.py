@@ -180,7 +180,7 @@ def _received(pipe: Any, pipes: dict[Any, Any]) -> bytes:
 def _keep_freed_memory() -> None:
     """Have the allocator keep some of what is freed, where it is glibc's.
 
-    By default it gives pieces of a megabyte back to the system and gets them anew, page by page, in each step: a fifth
+    By default it returns pieces of a megabyte to the system and gets them again, page by page, in each step: a fifth
     of the time of a stack of convolutions.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another system's library
