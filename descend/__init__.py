@@ -121,6 +121,8 @@ _SINGLE = {
     "LTFB": "train",
     "LocalSGD": "train.strategies.local_sgd",
     "GradientAccumulation": "train.transforms.accumulation",
+    "GradientTransform": "train.transforms.base",
+    "Withheld": "train.transforms.base",
     "MajorityVote": "train",
     "ParameterServer": "train",
     "ExchangeStrategy": "train",

@@ -16,6 +16,7 @@ from descend.command_group import CommandGroup
 from descend.display import printable
 from descend.errors import ConfigurationError
 from descend.exit_codes import main as exit_with_code
+from descend.filenames import no_directory
 from descend.study.commands import app as study
 from descend.terminal import write
 from descend.version import __version__
@@ -62,7 +63,7 @@ app = typer.Typer(
     add_completion=True,  # --install-completion for bash, zsh and fish
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"max_content_width": 120},
+    context_settings={"max_content_width": 120, "help_option_names": ["--help", "-h"]},
     epilog="Begin with `descend demo`. `descend COMMAND --help` has the options of a command. Exit codes: 0 done, "
     "2 wrong usage or configuration, 3 data, 4 not finite, 5 checkpoint or storage, 6 a rank was lost, 75 stopped on "
     "request and can be resumed.",
@@ -83,7 +84,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", "-V", "-v", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Trains neural networks by first-order descent at any batch size."""
@@ -198,10 +199,10 @@ def resume(
 ) -> None:
     """Resume the run in RUN_DIR from its newest good checkpoint."""
     if not (run_dir / "experiment.prototext").is_file():
-        remedy = "pass the directory that the run printed at its start"
+        what, remedy = "it has no experiment.prototext", "pass the directory that the run printed at its start"
         if (run_dir / "run.json").is_file():
             remedy = "it is a run of descend.fit, or of a script: call that again with run_dir= and resume=True"
-        raise ConfigurationError(f"{run_dir} cannot be resumed, it has no experiment.prototext: {remedy}")
+        raise ConfigurationError(f"{run_dir} cannot be resumed, {no_directory(run_dir) or what}: {remedy}")
     text = file or run_dir / "experiment.prototext"
     run(
         [text],

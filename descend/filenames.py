@@ -11,7 +11,7 @@ from urllib.parse import unquote
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["escape", "regular_file", "unescape"]
+__all__ = ["escape", "no_directory", "regular_file", "unescape"]
 
 
 def escape(name: str) -> str:
@@ -39,3 +39,17 @@ def regular_file(path: Path) -> Path:
     if kind := _KINDS.get(stat.S_IFMT(path.stat().st_mode)):
         raise OSError(errno.EINVAL, f"it is {kind}, and a file was expected", str(path))
     return path
+
+
+def no_directory(path: Path) -> str | None:
+    """What stands in the place of a directory, as the end of a sentence; None where it is one.
+
+    There may be nothing: "there is no such directory".
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return "there is no such directory"
+    if stat.S_ISDIR(mode):
+        return None
+    return f"it is {_KINDS.get(stat.S_IFMT(mode), 'a file')}, and a directory was expected"

@@ -34,6 +34,7 @@ class Deviation(Enum):
     RATE_AT_EPOCH_ZERO = "no epoch ends with this number, so it is passed over"
     DISTRIBUTED_CHECKPOINT = "the whole state is saved at those intervals"
     CHECKPOINT_WITHOUT_INTERVAL = "it saves nothing"
+    NO_SAMPLES_TO_WATCH = "the callback does nothing"
     OLD_TOURNAMENT = "one trainer has no partner"
     SHORT_SAMPLE = "the rest is 0"
     HELD_OUT_BESIDE_READER = "nothing is held out"

@@ -14,14 +14,17 @@ Importing this module does not import torch; each function imports what it needs
     modules         has_hooks, compiled_call, set_compiled_call
     optimizers      step_is_observed, mark_outside_graphs, dynamo_is_imported, plain_state_dict
     distributed     shard_region, reset_reducer, collectives_begun, default_store, clone_store,
-                    disable_elastic_restarts
+                    disable_elastic_restarts, log_no_native_warnings
     compilers       operator_schema, private_operator
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ __all__ = [
     "has_hooks",
     "instance_norm_class",
     "is_functorch_wrapped",
+    "log_no_native_warnings",
     "mark_outside_graphs",
     "norm_class",
     "operator_schema",
@@ -308,6 +312,28 @@ def disable_elastic_restarts() -> None:
         self._remaining_restarts = 0
 
     setattr(LocalElasticAgent, "_restart_workers", restart_nothing)  # noqa: B010  # torch has no public way
+
+
+def log_no_native_warnings() -> None:
+    """Let torch's C++ code log errors alone, unless the environment variable TORCH_CPP_LOG_LEVEL says what it logs.
+
+    torch reads that variable when it is imported, and has no call that changes it. Where a rank is lost, its warnings
+    are a stack of C++ functions for each connection, without a word about the rank.
+    """
+    if "TORCH_CPP_LOG_LEVEL" in os.environ:
+        return
+    import torch
+
+    libraries = Path(torch.__file__).parent / "lib"
+    library = next((path for name in _C10 if (path := libraries / name).exists()), None)
+    try:
+        ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "FLAGS_caffe2_log_level").value = _ERROR
+    except (OSError, ValueError):  # another build of torch: its warnings stay
+        return
+
+
+_C10 = ("libc10.so", "libc10.dylib")
+_ERROR = 2  # c10::GLOG_ERROR
 
 
 # ---- compilers

@@ -77,4 +77,4 @@ def test_the_callback_can_be_defined(capsys):
     module = torch.nn.Linear(1, 1)
     torch.nn.init.constant_(module.weight, -3.0)
     callback.after_epoch(SimpleNamespace(epoch=2, run=SimpleNamespace(module=module)))
-    assert capsys.readouterr().out == "epoch 2: largest weight 3\n"
+    assert capsys.readouterr().out == "epoch 3: largest weight 3\n"

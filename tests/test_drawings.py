@@ -25,16 +25,20 @@ def test_every_file_that_the_guide_names_is_there():
 
 
 STEP = '''
-from descend.train.memory import retry
+from descend.train import retry
 from descend.errors import Problem
 
 def train_step(run, batch):
     """One update."""
-    with run.buffers.kept():
+    with run.kept():
         prepare(run)
         retry(lambda: run.strategy.reduce(batch))
     for x in run.parts.values():
         run.only(x)
+    for change in run.changes:
+        change(run.state.advance(batch))
+    finish(run.only(run.wipe()))
+    run.only()
     if wrong:
         raise Problem("wrong")
 
@@ -42,11 +46,28 @@ def prepare(run):
     retry(run)
     prepare(run)
 
+def finish(run):
+    run.only()
+
 def not_called(run):
     retry(run)
 '''
+RUN = """
+class Run:
+    state: TrainState
+    changes: Chain
+
+    def __post_init__(self):
+        self.x, self.state = 1, TrainState()
+
+    def wipe(self): ...
+"""
 FILES = {
     "train/step.py": STEP,
+    "train/__init__.py": "from descend.train.memory import retry\n",
+    "train/run.py": RUN,
+    "train/state.py": "class TrainState:\n    def advance(self): ...\nclass Other:\n    def advance(self): ...\n",
+    "train/other.py": "class Chain:\n    def advance(self): ...\n    def changes(self): ...\n",
     "train/memory.py": "from descend.optim.sgd import SGD\ndef retry(act): ...\n",
     "train/strategies/base.py": "class Strategy:\n    def reduce(self): ...\n",
     "train/strategies/data_parallel.py": "class DataParallel:\n    def reduce(self): ...\n    def only(self): ...\n",
@@ -100,9 +121,16 @@ def test_the_step_is_drawn_in_order_with_the_file_of_each_call(small):
         ["retry", "descend/train/memory.py"],
         ["run.strategy.reduce", "descend/train/strategies/base.py"],
         ["run.only", "descend/train/strategies/data_parallel.py"],
+        ["each", "of", "run.changes", "descend/train/other.py"],
+        ["run.state.advance", "descend/train/state.py"],
+        ["run.wipe", "descend/train/run.py"],
+        ["run.only", "descend/train/strategies/data_parallel.py"],
+        ["finish"],
+        ["run.only", "descend/train/strategies/data_parallel.py"],
+        ["run.only", "descend/train/strategies/data_parallel.py"],
     ]
     depths = [call.depth for call in drawings.step_calls(small)]
-    assert depths == [0, 1, 2, 1, 1, 1]
+    assert depths == [0, 2, 3, 2, 3, 1, 1, 1, 1, 1, 1, 2, 1]
 
 
 @pytest.mark.parametrize("draw", [drawings.rooms_svg, drawings.step_svg])

@@ -179,7 +179,27 @@ def test_ways_to_continue_need_a_run_to_continue(descend, words):
 
 
 def test_there_is_nothing_to_continue(descend, tmp_path):
-    assert "cannot be resumed, it has no experiment.prototext" in descend("resume", str(tmp_path / "nowhere"), code=2)
+    assert "cannot be resumed, it has no experiment.prototext" in descend("resume", str(tmp_path), code=2)
+    assert "cannot be resumed, there is no such directory" in descend("resume", str(tmp_path / "nowhere"), code=2)
+    (tmp_path / "run.json").touch()
+    assert "it is a run of descend.fit, or of a script: call" in descend("resume", str(tmp_path), code=2)
+
+
+@pytest.mark.parametrize("words", [("resume",), ("view",), ("report",)])
+def test_a_named_pipe_is_no_directory_of_a_run(descend, tmp_path, words):
+    os.mkfifo(tmp_path / "pipe")
+    said = descend(*words, str(tmp_path / "pipe"), code=2)
+    assert "it is a named pipe, and a directory was expected" in said
+
+
+@pytest.mark.parametrize("words", [(), ("run",), ("study",), ("study", "run")])
+def test_help_has_a_short_option(descend, words):
+    assert descend(*words, "-h") == descend(*words, "--help")
+
+
+@pytest.mark.parametrize("word", ["-v", "-V"])
+def test_the_version_has_short_options(descend, word):
+    assert descend(word) == descend("--version")
 
 
 def test_a_file_that_is_not_there_is_answered_with_the_nearest_beside_it(descend, tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import ctypes
+import os
 import re
 import subprocess
 import sys
@@ -226,6 +228,39 @@ def test_an_elastic_agent_asked_to_stop_restarts_nothing(monkeypatch: pytest.Mon
     agent._remaining_restarts = 3
     agent._restart_workers(None)
     assert agent._remaining_restarts == 0
+
+
+def test_native_code_logs_errors_alone_unless_the_environment_says_otherwise(monkeypatch: pytest.MonkeyPatch):
+    level = ctypes.c_int.in_dll(
+        ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so")), "FLAGS_caffe2_log_level"
+    )
+    before = level.value
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "WARNING")
+    torch_private.log_no_native_warnings()
+    assert level.value == before
+    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL")
+    try:
+        level.value = 1
+        torch_private.log_no_native_warnings()
+        assert level.value == 2
+    finally:
+        level.value = before
+
+
+@pytest.mark.slow
+def test_a_store_that_went_away_is_no_stack_of_native_code():
+    code = (
+        "from descend import torch_private; torch_private.log_no_native_warnings()\n"
+        "from torch.distributed import TCPStore\n"
+        "here = TCPStore('127.0.0.1', 0, 2, True, wait_for_workers=False)\n"
+        "there = TCPStore('127.0.0.1', here.port, 2, False, wait_for_workers=False)\n"
+        "del here\n"
+        "try: there.get('a')\n"
+        "except RuntimeError: print('gone')\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TORCH_CPP_LOG_LEVEL"}
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+    assert (ended.stdout, ended.stderr) == ("gone\n", "")
 
 
 def test_schemas_say_what_is_written_and_what_is_shared():

@@ -144,55 +144,107 @@ class Call:
 
 
 def step_calls(house: House) -> list[Call]:
-    """What the first public function of train/step.py calls, in order; functions of that file are opened once."""
+    """What the first public function of train/step.py calls, in the order of evaluation.
+
+    Functions of that file are opened once. What stands in a `with` block, or in a function that is handed on, is one
+    deeper than the call around it. A loop over functions is shown by what it goes through.
+    """
     step = house.modules["descend.train.step"]
     functions = {node.name: node for node in step.tree.body if isinstance(node, ast.FunctionDef)}
     entry = next(node for name, node in functions.items() if not name.startswith("_"))
-    places = _imported_places(step, house)
+    places, parts = _imported_places(step, house), _parts_of_run(house)
     seen = {entry.name}
 
-    def within(function: ast.FunctionDef, depth: int) -> Iterator[Call]:
-        yield Call(depth, f"{function.name}", "")
-        for name in _calls(function):
-            root, last = name.split(".")[0], name.split(".")[-1]
-            if name in functions:
-                if name not in seen:
-                    seen.add(name)
-                    yield from within(functions[name], depth + 1)
-            elif (
-                "." in name
-                and last not in _OF_CONTAINERS
-                and root not in places
-                and (place := _method_place(house, last))
-            ):
-                yield Call(depth + 1, name, place)
-            elif root in places:
-                yield Call(depth + 1, name, places[root])
+    def place_of(name: str) -> str:
+        root, *rest = name.split(".")
+        if root in places:
+            return places[root]
+        if root == "run" and len(rest) > 1 and rest[0] in parts:
+            return parts[rest[0]]
+        return _method_place(house, rest[-1]) if rest and rest[-1] not in _OF_CONTAINERS else ""
 
-    calls = within(entry, 0)
-    return list(dict.fromkeys(calls))
+    def shown(node: ast.expr, depth: int, text: str = "{}") -> Iterator[Call]:
+        name = ast.unparse(node)
+        if not re.fullmatch(r"[\w.]+", name):
+            return
+        if name in functions and name not in seen:
+            seen.add(name)
+            yield from opened(functions[name], depth)
+        elif name not in functions and (place := place_of(name)):
+            yield Call(depth, text.format(name), place)
+
+    def opened(function: ast.FunctionDef, depth: int) -> Iterator[Call]:
+        yield Call(depth, function.name, "")
+        calls = [call for statement in function.body for call in within(statement, depth + 1)]
+        yield from (call for i, call in enumerate(calls) if i == 0 or call != calls[i - 1])
+
+    def within(node: ast.AST, depth: int) -> Iterator[Call]:
+        if isinstance(node, ast.Call):
+            arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+            for part in (node.func, *(one for one in arguments if not isinstance(one, ast.Lambda))):
+                yield from within(part, depth)
+            yield from shown(node.func, depth)
+            for handed_on in arguments:
+                if isinstance(handed_on, ast.Lambda):
+                    yield from within(handed_on.body, depth + 1)
+            return
+        if isinstance(node, ast.For):
+            yield from shown(node.iter, depth, "each of {}")
+        inner = node.body if isinstance(node, ast.With) else []
+        for child in ast.iter_child_nodes(node):
+            yield from within(child, depth + (child in inner))
+
+    return list(opened(entry, 0))
 
 
-def _calls(function: ast.FunctionDef) -> list[str]:
-    """Dotted names that a function calls or hands on, in the order of the text; nested functions included."""
-    found = [
-        (node.lineno, node.col_offset, ast.unparse(node.func))
-        for node in ast.walk(function)
-        if isinstance(node, ast.Call) and re.fullmatch(r"[\w.]+", ast.unparse(node.func))
+def _parts_of_run(house: House) -> dict[str, str]:
+    """The file of the class of each attribute of `Run`."""
+    module = house.modules.get("descend.train.run")
+    classes = [] if module is None else [node for node in module.tree.body if isinstance(node, ast.ClassDef)]
+    found: dict[str, str] = {}
+    for node in (part for cls in classes if cls.name == "Run" for part in ast.walk(cls)):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found[node.target.id] = _class_place(house, ast.unparse(node.annotation))
+        elif isinstance(node, ast.Assign):
+            targets, values = [
+                each.elts if isinstance(each, ast.Tuple) else [each] for each in (node.targets[0], node.value)
+            ]
+            for target, value in zip(targets, values, strict=False):
+                if isinstance(target, ast.Attribute) and isinstance(value, ast.Call):
+                    found[target.attr] = _class_place(house, ast.unparse(value.func))
+    return {name: place for name, place in found.items() if place}
+
+
+def _class_place(house: House, name: str) -> str:
+    """The file of the package that defines a class, by the last part of its name."""
+    last = name.split(".")[-1]
+    files = [
+        str(module.path)
+        for module in house.modules.values()
+        if any(isinstance(node, ast.ClassDef) and node.name == last for node in module.tree.body)
     ]
-    return list(dict.fromkeys(name for _, _, name in sorted(found)))
+    return files[0] if len(files) == 1 else ""
 
 
 def _imported_places(module: Module, house: House) -> dict[str, str]:
-    """The file of the package behind each name that a module imports from it."""
+    """The file of the package behind each name that a module imports from it, through re-exports of packages."""
     found: dict[str, str] = {}
-    for node in module.tree.body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("descend"):
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                source = whole if whole in house.modules else str(node.module)
-                found[alias.asname or alias.name] = str(house.modules[source].path)
+    for name, (source, original) in _imported(module).items():
+        while source in house.modules and original in (passed_on := _imported(house.modules[source])):
+            source, original = passed_on[original]
+        whole = f"{source}.{original}"
+        found[name] = str(house.modules[whole if whole in house.modules else source].path)
     return {name: place for name, place in found.items() if not place.endswith(("errors.py", "arguments.py"))}
+
+
+def _imported(module: Module) -> dict[str, tuple[str, str]]:
+    """Module and name there of each name that a module imports from the package."""
+    return {
+        alias.asname or alias.name: (str(node.module), alias.name)
+        for node in module.tree.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("descend")
+        for alias in node.names
+    }
 
 
 def _method_place(house: House, method: str) -> str:

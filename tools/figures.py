@@ -60,6 +60,7 @@ PHRASES = {
     for text in (
         *("is to be", "are to be", "to be had", "whoever", "told", "weights object", "who takes whose"),
         *("anew", "nobody", "somebody", "whole number", "whole numbers", "asked for an end"),
+        *("cut up", "not had", "made already", "begin anew", "mend it", "trained numbers"),
     )
 }
 PLACES_OF_PHRASES = ("descend", "docs", "tests", "examples", "benchmarks", "*.md")

@@ -87,6 +87,7 @@ class StepMinibatch(_BatchSize):
     """
 
     message: ClassVar[str] = "Callback.CallbackStepMinibatch"
+    reads_weights = False
 
     starting_mbsize: int = 0
     step: int = 0
@@ -134,6 +135,7 @@ class MinibatchSchedule(_BatchSize):
     """
 
     message: ClassVar[str] = "Callback.CallbackMinibatchSchedule"
+    reads_weights = False
 
     starting_mbsize: int = 0
     step: tuple[MinibatchScheduleStep, ...] = ()
@@ -185,6 +187,7 @@ class MinibatchRamp(Callback):
     """
 
     message: ClassVar[str] = "Callback.CallbackMinibatchRamp"
+    reads_weights = False
 
     starting_mbsize: int = 0
     target: int = 0

@@ -59,7 +59,8 @@ class CheckGradients(Callback):
 
         (f(w − 2h) − 8 f(w − h) + 8 f(w + h) − f(w + 2h)) / 12 h,    allowed error ((ε |f| / h) + h⁴ / 18)^0.9
 
-    with ε = (2⁻²³)^0.9 and, unless `step_size` is given, h = |f| √ε.
+    with ε = (2⁻²³)^0.9 and, unless `step_size` is given, h = |f| √ε. Of an objective that is 0, as of layers whose
+    outputs equal their reference, |f| counts as 1 then, so that the error that rounding makes is allowed.
 
     Runs:  after_training, after_evaluation of validation and test samples.
     Reads: weights and a mini-batch. Changes nothing: weights and running statistics are put back.
@@ -120,8 +121,9 @@ class CheckGradients(Callback):
     def _differences(self, run: RunView, batch: Batch) -> list[_Difference]:
         objective = run.control.probe.objective(batch)
         epsilon = _EPSILON**0.9
-        h = self.step_size or abs(objective) * math.sqrt(epsilon) or math.sqrt(epsilon)
-        allowed = (epsilon * abs(objective) / h + h**4 / 18) ** 0.9
+        size = abs(objective) or (0.0 if self.step_size else 1.0)
+        h = self.step_size or size * math.sqrt(epsilon)
+        allowed = (epsilon * size / h + h**4 / 18) ** 0.9
         gradients, trained = run.control.probe.gradients(batch), run.control.trained
         return [
             _Difference(name, i, float(gradient), _numerical(run, batch, trained[name], i, h), allowed)

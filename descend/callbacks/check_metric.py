@@ -37,6 +37,7 @@ class CheckMetric(Callback):
     """
 
     message: ClassVar[str] = "Callback.CallbackCheckMetric"
+    reads_weights = False
 
     metric: str = ""
     lower_bound: float = 0.0

@@ -126,6 +126,7 @@ class CheckDataset(_Counting):
     """
 
     message: ClassVar[str] = "Callback.CallbackCheckDataset"
+    reads_weights = False
 
     def before_epoch(self, epoch: EpochView) -> None:
         """See `Callback.before_epoch`."""

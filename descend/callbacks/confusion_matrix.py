@@ -45,6 +45,7 @@ class ConfusionMatrix(_Counts):
     """
 
     message: ClassVar[str] = "Callback.CallbackConfusionMatrix"
+    reads_weights = False
 
     prediction: str = ""
     label: str = ""

@@ -30,6 +30,7 @@ class PrintModelDescription(Callback):
     """
 
     message: ClassVar[str] = "Callback.CallbackPrintModelDescription"
+    reads_weights = False
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
@@ -70,6 +71,7 @@ class DumpModelGraph(Callback):
     """
 
     message: ClassVar[str] = "Callback.CallbackDumpModelGraph"
+    reads_weights = False
 
     basename: str = ""
     print: bool = False
@@ -153,6 +155,7 @@ class DispIOStats(Callback):
     """
 
     message: ClassVar[str] = "Callback.CallbackDispIOStats"
+    reads_weights = False
 
     layers: str = ""
 

@@ -203,6 +203,7 @@ class DumpOutputs(Callback):
     """
 
     message: ClassVar[str] = "Callback.CallbackDumpOutputs"
+    reads_weights = False
 
     layers: str = ""
     execution_modes: str = ""
@@ -264,6 +265,7 @@ class DumpMBIndices(Callback):
     """
 
     message: ClassVar[str] = "Callback.CallbackDumpMBIndices"
+    reads_weights = False
 
     basename: str = ""
     interval: int = 0

@@ -54,6 +54,7 @@ class EarlyStopping(Callback):
     """
 
     message: ClassVar[str] = "Callback.CallbackEarlyStopping"
+    reads_weights = False
     remembers: ClassVar[tuple[str, ...]] = ("best", "waited", "best_weights", "last_weights")
 
     monitor: str = "validation/objective"
@@ -63,6 +64,7 @@ class EarlyStopping(Callback):
     restore_best: bool = False
 
     def __post_init__(self) -> None:
+        self.reads_weights = self.restore_best
         measured, _, name = self.monitor.partition("/")
         if measured not in _MODES or not name or "/" in name:
             raise ConfigurationError(

@@ -30,6 +30,7 @@ class EvaluateProgress(Callback):
     """
 
     message: ClassVar[str] = "Callback.CallbackEvaluateProgress"
+    reads_weights = False
     looks_at: ClassVar[tuple[str, ...]] = (Mode.TOURNAMENT, Mode.VALIDATION, Mode.TEST)
 
     batch_interval: int = 0

@@ -92,6 +92,7 @@ class SaveImages(_Samples):
     """
 
     message: ClassVar[str] = "Callback.CallbackSaveImages"
+    reads_weights = False
 
     layers: str = ""
     image_format: str = ""

@@ -20,6 +20,7 @@ __all__ = ["CheckInit", "Hang", "ImComm", "SyncLayers"]
 class _WithoutEffect(Callback):
     """Base of callbacks without effect; `reason` ends the line that is printed about it."""
 
+    reads_weights = False
     reason: ClassVar[str]
 
     def after_setup(self, run: RunView) -> None:

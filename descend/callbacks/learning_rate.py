@@ -128,6 +128,7 @@ class StepLearningRate(_AtEpochs):
     """
 
     message: ClassVar[str] = "Callback.CallbackStepLearningRate"
+    reads_weights = False
 
     weights: str = ""
     step: int = 0
@@ -155,6 +156,7 @@ class SetLearningRate(_AtEpochs):
     """
 
     message: ClassVar[str] = "Callback.CallbackSetLearningRate"
+    reads_weights = False
 
     weights: str = ""
     step: int = 0
@@ -183,6 +185,7 @@ class DropFixedLearningRate(_AtEpochs):
     """
 
     message: ClassVar[str] = "Callback.CallbackDropFixedLearningRate"
+    reads_weights = False
 
     weights: str = ""
     drop_epoch: tuple[int, ...] = ()
@@ -215,6 +218,7 @@ class LinearGrowthLearningRate(_AtEpochs):
     """
 
     message: ClassVar[str] = "Callback.CallbackLinearGrowthLearningRate"
+    reads_weights = False
 
     weights: str = ""
     target: float = 0.0
@@ -247,6 +251,7 @@ class AdaptiveLearningRate(_LearningRate):
     """
 
     message: ClassVar[str] = "Callback.CallbackAdaptiveLearningRate"
+    reads_weights = False
     remembers: ClassVar[tuple[str, ...]] = ("start", "best", "waited")
     best = math.inf
     waited = 0
@@ -298,6 +303,7 @@ class PolyLearningRate(_AtSteps):
     """
 
     message: ClassVar[str] = "Callback.CallbackPolyLearningRate"
+    reads_weights = False
     steps = 0
 
     weights: str = ""
@@ -345,6 +351,7 @@ class CosineDecayLearningRate(_AtSteps):
     """
 
     message: ClassVar[str] = "Callback.CallbackCosineDecayLearningRate"
+    reads_weights = False
 
     weights: str = ""
     lr_max: float = 0.0

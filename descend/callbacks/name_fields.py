@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from descend import arguments
 from descend.arguments import check_number
 from descend.errors import ConfigurationError, MissingExtra, nearest
+from descend.leniency import Deviation, refused
 from descend.train import Mode
 
 if TYPE_CHECKING:
@@ -106,10 +107,9 @@ def require_samples(callback: Callback, modes: Collection[Mode]) -> None:
         return
     where = getattr(callback, "where", None)
     what, roles = _any_of(callback.looks_at), _any_of(f"'{Mode(mode).role}'" for mode in callback.looks_at)
-    raise ConfigurationError(
-        f"{f'{where}: ' if where else ''}{type(callback).__name__} needs {what} samples and this run has none: give "
-        f"a reader the role {roles}, or remove the callback"
-    )
+    problem = f"{f'{where}: ' if where else ''}{type(callback).__name__} needs {what} samples and this run has none"
+    if refused(Deviation.NO_SAMPLES_TO_WATCH, problem):
+        raise ConfigurationError(f"{problem}: give a reader the role {roles}, or remove the callback")
 
 
 def require_extra(callback: Callback) -> None:

@@ -44,6 +44,7 @@ class Print(Callback):
     """
 
     message: ClassVar[str] = "Callback.CallbackPrint"
+    reads_weights = False
 
     interval: int = 1
     print_global_stat_only: bool = False

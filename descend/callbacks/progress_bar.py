@@ -43,6 +43,7 @@ class ProgressBar(Callback):
     """
 
     message: ClassVar[str] = "Callback.CallbackProgressBar"
+    reads_weights = False
 
     interval: int = 0
     newline_interval: int = 0

@@ -40,6 +40,8 @@ class ProgressLines(Callback):
         ConfigurationError: `every_epochs` is below 1.
     """
 
+    reads_weights = False
+
     every_epochs: int = 1
     _began: float = field(default=0.0, init=False, repr=False, compare=False)
     _epochs: int = field(default=0, init=False, repr=False, compare=False)  # since this process began

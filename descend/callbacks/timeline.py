@@ -333,6 +333,7 @@ class GPUMemoryUsage(Callback):
     """
 
     message: ClassVar[str] = "Callback.CallbackGPUMemoryUsage"
+    reads_weights = False
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""

@@ -36,6 +36,7 @@ class Timer(Callback):
     """
 
     message: ClassVar[str] = "Callback.CallbackTimer"
+    reads_weights = False
 
     skip_steps: int = 0
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from descend.data.expansion import FREE_BYTES, check_expansion
 from descend.data.file_format import library
 from descend.data.reader_protocol import Field
 from descend.errors import DataError
@@ -231,8 +232,28 @@ def flattened(table: Any) -> Any:
         if pa.types.is_run_end_encoded(column.type):
             table = table.set_column(number, column.name, pc.run_end_decode(table.column(number)))
         elif (kind := _plain_type(column.type)) != column.type:
+            _check_texts(column.name, table.column(number))
             table = table.set_column(number, column.name, table.column(number).cast(kind))
     return table
+
+
+def _check_texts(name: str, values: Any) -> None:
+    """Check that texts of a dictionary do not become far larger when each is written out."""
+    pa, pc = _arrow()
+
+    while _is_list(values.type):
+        values = pc.list_flatten(values)
+    if not pa.types.is_dictionary(values.type):
+        return
+    if not _is_text(values.type.value_type) and not holds_bytes(values.type.value_type):
+        return
+    promised = 0
+    for part in values.chunks:
+        longest = pc.max(pc.binary_length(part.dictionary)).as_py() or 0
+        if longest * len(part) > FREE_BYTES:
+            lengths = pc.binary_length(part.dictionary).cast(pa.int64())
+            promised += pc.sum(lengths.take(part.indices)).as_py() or 0
+    check_expansion(f"the dictionary of '{name}'", values.nbytes, promised, "write its texts without a dictionary")
 
 
 def _plain_type(kind: Any) -> Any:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["CACHE_BYTES", "ArrowSource", "Chunk", "TableFiles"]
 
 CACHE_BYTES = 2**30
-MAX_COLUMNS = 65_536
+MAX_COLUMNS = 32_768
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ both, a row is bad that is not UTF-8 or has more than `MAX_ROW_CHARACTERS`.
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import os
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from descend.arguments import shown
+from descend.data.expansion import opened
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -87,10 +87,7 @@ class _Row:
 
 
 def _opened(path: Path) -> TextIO:
-    with path.open("rb") as file:
-        compressed = file.read(2) == b"\x1f\x8b"
-    raw = cast("Any", gzip.open(path)) if compressed else path.open("rb")  # noqa: SIM115 - closed with the wrapper
-    return io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    return io.TextIOWrapper(opened(path), encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
 def _lines(file: TextIO) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.data.batches import Batch, share
-from descend.data.nested_fields import as_rows
+from descend.data.nested_fields import as_rows, digest_of
 from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -34,10 +34,18 @@ class BatchIterable:
         ranks: Number of ranks.
         unit: Samples of a batch that stay together on one rank.
 
+    Attributes:
+        digest: With several ranks a hash of the first and the last batch of a list, and of the first batch that was
+            read of anything else; None before that.
+        is_compared: Whether ranks have compared that first batch.
+
     Raises:
         ConfigurationError: the source can be iterated only once.
         DataError: a list is empty, or a batch is of another size.
     """
+
+    digest: str | None = None
+    is_compared: bool = False
 
     def __init__(
         self,
@@ -57,11 +65,18 @@ class BatchIterable:
         self.unit = unit
         self._sizes: list[int] | None = None
         if self._list is not None:
-            rows = (as_rows(batch, self._place(step)) for step, batch in enumerate(self._list))
+            rows = [as_rows(batch, self._place(step)) for step, batch in enumerate(self._list)]
             self._sizes = [_length(row) for row in rows]
+            if ranks > 1 and rows:
+                self.digest = f"{digest_of(rows[0])} {digest_of(rows[-1])}"
             self._check_some(len(self._sizes), 0)
             for step, size in enumerate(self._sizes):
                 self._check_size(size, step, step == len(self._sizes) - 1)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether all batches are there from the beginning."""
+        return self._list is not None
 
     @property
     def num_samples(self) -> int | None:
@@ -92,6 +107,8 @@ class BatchIterable:
         while following is not None:
             batch, following = following, next(batches, None)
             rows = as_rows(batch, self._place(step))
+            if self.ranks > 1 and self.digest is None:
+                self.digest = digest_of(rows)
             size = _length(rows)
             self._check_size(size, step, following is None)
             if step >= start_step:

@@ -8,6 +8,7 @@ one tensor                           "0"
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["as_rows", "fields_of", "form_of", "native", "nested"]
+__all__ = ["as_rows", "digest_of", "fields_of", "form_of", "native", "nested"]
 
 
 def fields_of(sample: Any) -> dict[str, Any]:
@@ -102,6 +103,21 @@ def as_rows(batch: Any, place: str, count: int | None = None) -> dict[str, Tenso
         wanted = "of one length" if count is None else f"of length {count}"
         raise DataError(f"{place}: the fields must be {wanted}, got lengths {lengths}")
     return rows
+
+
+def digest_of(fields: Mapping[str, Any]) -> str:
+    """A hash of the names and the content of arrays, tensors or texts, the same in every process."""
+    import torch
+
+    digest = hashlib.blake2b(digest_size=8)
+    for name in sorted(fields):
+        values = fields[name]
+        if isinstance(values, torch.Tensor):
+            values = values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        array = np.asarray(values)
+        content = repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).tobytes()
+        digest.update(name.encode() + content)
+    return digest.hexdigest()
 
 
 def native(array: Any) -> Any:

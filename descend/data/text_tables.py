@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from descend.data.arrow_columns import flattened
 from descend.data.arrow_source import Chunk
 from descend.data.bad_rows import looks_numeric
+from descend.data.expansion import is_gzip, opened
 from descend.data.file_format import library
 from descend.errors import DataError, DescendError
 
@@ -35,9 +36,7 @@ _ROWS_AT_ONCE = 65_536
 def decompressed(path: Path) -> Any:
     """An Arrow stream of a file, decompressed if it is compressed by gzip."""
     arrow = library("pyarrow", f"{path}")
-    with path.open("rb") as file:
-        compressed = file.read(2) == b"\x1f\x8b"
-    return arrow.input_stream(str(path), compression="gzip" if compressed else None)
+    return arrow.PythonFile(opened(path), "r") if is_gzip(path) else arrow.input_stream(str(path), compression=None)
 
 
 class TextTables:

@@ -26,6 +26,7 @@ from descend.data.map_dataset import SamplePipeline, SampleReader
 from descend.data.object_source import ReaderSource, WholeDataset, has_numbers
 from descend.data.paths import is_path
 from descend.data.readers import ArrayReader
+from descend.data.sample_stream import sample_stream
 from descend.data.samplers import WeightedSampler
 from descend.data.tensor_reader import is_array, tensor_reader
 from descend.data.workers import Pool
@@ -104,7 +105,8 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
     if isinstance(data, IterableDataset) and has_numbers(data):
         return _of_samples(WholeDataset(data), how, None, None)
     if isinstance(data, IterableDataset):
-        return _of_loader(DataLoader(cast("Any", data), batch_size=how.batch_size), how)
+        _refuse_unused(how, "an IterableDataset is read in this process", "DataLoader(dataset, num_workers=...)")
+        return _of_loader(sample_stream(cast("Any", data), how.batch_size), replace(how, workers=None))
     if is_path(data) or is_hugging_face(data) or split_of_role(data, how.role) is not None:
         target = how.targets or None
         data = read(data, role=how.role, target=target, classes=how.classes, skip_bad=how.skip_bad)
@@ -132,6 +134,7 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
         return _of_samples(data, how, None, None)
     if not isinstance(data, (str, bytes)) and (hasattr(data, "__iter__") or callable(data)):
         _refuse_sampler(how)
+        _refuse_unused(how, "batches are taken as they come", "samples")
         return BatchIterable(cast("Any", data), how.batch_size, how.role, how.rank, how.ranks, how.unit)
     raise ConfigurationError(
         f"data for '{how.role}' must be a torch Dataset or DataLoader, a tuple of tensors or arrays, a reader, a list "
@@ -215,6 +218,8 @@ def _of_loader(loader: DataLoader[Any], how: Loading) -> Batches | BatchIterable
 
     if isinstance(loader.dataset, IterableDataset):
         _refuse_sampler(how)
+        unused = replace(how, workers=None) if how.workers == loader.num_workers else how
+        _refuse_unused(unused, "a DataLoader of an IterableDataset has its own", "them to the DataLoader")
         return BatchIterable(loader, how.batch_size, how.role, how.rank, how.ranks, how.unit)
     if problems := list(_conflicts(loader, how)):
         raise ConfigurationError([f"DataLoader for '{how.role}': {problem}" for problem in problems])
@@ -254,6 +259,15 @@ def _refuse_sampler(how: Loading) -> None:
         raise ConfigurationError(
             "sampler= says which sample is at each position, and the training data come as batches in an order of "
             "their own: pass the samples, or leave out the sampler"
+        )
+
+
+def _refuse_unused(how: Loading, why: str, instead: str) -> None:
+    """Refuse for training data what only data sets with numbers have."""
+    given = {"workers": how.workers, "skip_bad": how.skip_bad, "timeout_seconds": how.timeout_seconds}
+    if how.role == "train" and (unused := [f"{name}={value}" for name, value in given.items() if value]):
+        raise ConfigurationError(
+            f"{', '.join(unused)}: {why}, so nothing would use it; leave it out, or pass {instead}"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from descend.callbacks import ProgressBar
 from descend.errors import ConfigurationError
@@ -21,13 +21,13 @@ from descend.train.strategies.data_parallel import DataParallel
 from descend.train.strategies.fsdp import FSDP
 from descend.train.strategies.zero import ZeroDataParallel
 from descend.train.transforms.after_backward import AfterBackward
-from descend.train.transforms.base import TransformChain
+from descend.train.transforms.base import GradientTransform, TransformChain
 from descend.train.transforms.check_finite import CheckFinite
 from descend.train.transforms.clip import Clip
 from descend.train.transforms.penalty import Penalty, RequireGradient
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
@@ -114,19 +114,34 @@ def usual_transforms(
     clip_value: float | None = None,
     clip_norm: float | None = None,
     clip_global_norm: float | None = None,
+    others: Sequence[GradientTransform] = (),
 ) -> TransformChain:
-    """The transforms of a run that asks for nothing else; see `descend.train.transforms.base`.
+    """The transforms of a run; see `descend.train.transforms.base`.
+
+    Args:
+        on_nonfinite: See `CheckFinite`.
+        clip_value: See `Clip`.
+        clip_norm: See `Clip`.
+        clip_global_norm: See `Clip`.
+        others: Transforms of the user's own, between the finite check and clipping. What they make is checked again.
 
     Raises:
         ConfigurationError: all numbers and words that are wrong.
     """
     problems: list[str] = []
-    chain: list[Any] = [Penalty(), RequireGradient(), AfterBackward()]
-    for make in (lambda: CheckFinite(on_nonfinite), lambda: Clip(clip_value, clip_norm, clip_global_norm)):
+    chain: list[GradientTransform] = [Penalty(), RequireGradient(), AfterBackward()]
+    parts: list[Callable[[], Sequence[GradientTransform]]] = [
+        lambda: [CheckFinite(on_nonfinite)],
+        lambda: [*others, CheckFinite(on_nonfinite)] if others else [],
+        lambda: [Clip(clip_value, clip_norm, clip_global_norm)],
+    ]
+    for make in parts:
         try:
-            chain.append(make())
+            chain += make()
         except ConfigurationError as error:
-            problems += error.problems
+            problems += [problem for problem in error.problems if problem not in problems]
+    if wrong := [one for one in cast("Sequence[object]", others) if not isinstance(one, GradientTransform)]:
+        problems.append(f"transforms must be instances of descend.GradientTransform, got {wrong[0]!r}")
     if problems:
         raise ConfigurationError(problems)
     return TransformChain(chain)

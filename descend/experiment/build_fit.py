@@ -32,11 +32,9 @@ from descend.train import LTFB, BatchedIterativeOptimizer, Mode
 from descend.train.optimizers.phased import PhasedOptimizer
 from descend.train.patches.dropout import unsupported_dropout
 from descend.train.run import RunConfig
-from descend.train.strategies.local_sgd import LocalSGD
-from descend.train.transforms.accumulation import GradientAccumulation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import ExitStack
 
     import torch
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
     from descend.launch import TrainerLayout
     from descend.runtime import Communicator
     from descend.train.run import Run
+    from descend.train.transforms.base import GradientTransform, TransformChain
 
 __all__ = ["FitBuilder"]
 
@@ -78,7 +77,7 @@ class FitBuilder:
         self._algorithm = (config.algorithm or BatchedIterativeOptimizer()).until(config.stop)
         device = device_of(self.module)
         self._autocast, self._scaler = precision_of(config.numerics.precision, device)
-        self._transforms()  # finds wrong numbers now
+        self._transforms(config.numerics.transforms)  # finds wrong numbers now
         for part in (self._objective, *self._metrics.values()):
             part.to(device)
         by_role = config.data.by_role()
@@ -97,14 +96,14 @@ class FitBuilder:
         strategy = config.distribution.chosen()
         others = {
             "algorithm": config.algorithm,
-            "strategy": strategy if not isinstance(strategy, (GradientAccumulation, LocalSGD)) else None,
+            "strategy": None if strategy is None or strategy.takes_phases else strategy,
             "shard_optimizer": config.distribution.shard_optimizer,
             "targets": config.data.targets is not None,
         }
         if asked := [name for name, value in others.items() if value]:
             raise ConfigurationError(
                 f"{', '.join(asked)}: does not go with phases; leave it out"
-                + ("" if "strategy" not in asked else ", or take GradientAccumulation or LocalSGD")
+                + ("" if "strategy" not in asked else ", or use GradientAccumulation or LocalSGD")
             )
         losses: dict[str, Loss] = {phase.name: FunctionLoss(phase.loss) for phase in self._phases}
         measured = metrics_of_phases(self._phases, config.metrics)
@@ -113,26 +112,26 @@ class FitBuilder:
     def maker(self, stack: ExitStack, layout: TrainerLayout, world: Communicator) -> Callable[[TrainerContext], Run]:
         """What builds the run of each trainer of this process, in order; its readers and patches end with `stack`."""
         others = len(layout.of_rank(world.rank)) - 1  # copied while no trainer trains them
-        callbacks = tuple(self.config.callbacks)
-        copies = [copy.deepcopy((self.module, callbacks)) for _ in range(others)]
-        parts = iter([(self.module, callbacks), *copies])
+        own = self.module, tuple(self.config.callbacks), tuple(self.config.numerics.transforms)
+        parts = iter([own, *(copy.deepcopy(own) for _ in range(others))])
 
         def make(context: TrainerContext) -> Run:
-            module, watching = next(parts)
-            return self._build(module, watching, context, layout.trainers, stack)
+            module, watching, transforms = next(parts)
+            return self._build(module, watching, transforms, context, layout.trainers, stack)
 
         return make
 
-    def _transforms(self) -> Any:
+    def _transforms(self, own: Sequence[GradientTransform]) -> TransformChain:
         numerics = self.config.numerics
         return usual_transforms(
-            numerics.on_nonfinite, numerics.clip_value, numerics.clip_norm, numerics.clip_global_norm
+            numerics.on_nonfinite, numerics.clip_value, numerics.clip_norm, numerics.clip_global_norm, own
         )
 
     def _build(
         self,
         module: torch.nn.Module,
         callbacks: tuple[Any, ...],
+        transforms: Sequence[GradientTransform],
         context: TrainerContext,
         trainers: int,
         stack: ExitStack,
@@ -175,7 +174,7 @@ class FitBuilder:
             data=feeds,
             world=world,
             strategy=strategy,
-            transforms=self._transforms(),
+            transforms=self._transforms(transforms),
             scaler=copy.deepcopy(self._scaler),
             micro_batch_size=batching.micro_batch_size or "auto",
             callbacks=(*callbacks, *self._lines(callbacks, trainers), WarnUnusedParameters()),
@@ -239,6 +238,7 @@ class FitBuilder:
             "algorithm": None if config.algorithm is None else repr(config.algorithm),
             **({"sampler": repr(sampler)} if sampler is not None else {}),
             **({"strategy": repr(self._strategy)} if self._strategy else {}),
+            **({"transforms": [describe(one) for one in numerics.transforms]} if numerics.transforms else {}),
         }
 
 

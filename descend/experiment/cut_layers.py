@@ -14,7 +14,6 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from descend import callbacks
 from descend.display import printable
 from descend.graph import ChannelwiseFullyConnected, DistEmbedding, Embedding, FullyConnected
 from descend.train import BatchedIterativeOptimizer
@@ -29,34 +28,6 @@ __all__ = ["cut", "cut_weights", "needs_whole", "rank_memory"]
 
 _KINDS = (ChannelwiseFullyConnected, DistEmbedding, Embedding, FullyConnected)
 _BYTES = 4  # of a float32
-
-# Callbacks that never look at weights or gradients.
-_BLIND = (
-    callbacks.AdaptiveLearningRate,
-    callbacks.CheckDataset,
-    callbacks.CheckMetric,
-    callbacks.Checkpoint,
-    callbacks.ConfusionMatrix,
-    callbacks.CosineDecayLearningRate,
-    callbacks.DispIOStats,
-    callbacks.DropFixedLearningRate,
-    callbacks.DumpMBIndices,
-    callbacks.DumpModelGraph,
-    callbacks.DumpOutputs,
-    callbacks.EarlyStopping,
-    callbacks.EvaluateProgress,
-    callbacks.LinearGrowthLearningRate,
-    callbacks.PolyLearningRate,
-    callbacks.Print,
-    callbacks.PrintModelDescription,
-    callbacks.ProgressBar,
-    callbacks.ProgressLines,
-    callbacks.SaveImages,
-    callbacks.SetLearningRate,
-    callbacks.StepLearningRate,
-    callbacks.SyncLayers,
-    callbacks.Timer,
-)
 
 
 def cut_weights(plan: Plan, ranks: int) -> list[str]:
@@ -98,7 +69,7 @@ def needs_whole(experiment: Experiment, plan: Plan, names: list[str], several: b
         return "compile" if model.compile else "mixed precision"
     if any(name in term.weights for term in plan.objective.l2 for name in names):
         return "L2 regularization of these weights"
-    looking = [one for one in (*trainer.callbacks, *model.callbacks) if not isinstance(one, _BLIND)]
+    looking = [one for one in (*trainer.callbacks, *model.callbacks) if one.reads_weights]
     return f"the callback {type(looking[0]).__name__}" if looking else None
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from descend.train.strategies.base import StrategyDescription
     from descend.train.strategies.majority_vote import MajorityVote
     from descend.train.strategies.parameter_server import ParameterServer
+    from descend.train.transforms.base import GradientTransform
 
 __all__ = ["device_of", "fit"]
 
@@ -75,6 +76,7 @@ def fit(
     clip_value: float | None = None,
     clip_norm: float | None = None,
     clip_global_norm: float | None = None,
+    transforms: Sequence[GradientTransform] = (),
     deterministic: bool = False,
     reset_optimizer: bool = False,
     weights_only: bool = False,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from descend.graph import AutomaticMixedPrecision
     from descend.train import Callback, TrainingAlgorithm
     from descend.train.strategies.base import StrategyDescription
+    from descend.train.transforms.base import GradientTransform
 
 __all__ = ["FitBatching", "FitConfig", "FitData", "FitDistribution", "FitNumerics", "documented", "fit_config"]
 
@@ -112,6 +113,8 @@ class FitNumerics:
         clip_value: Bound on the magnitude of each element of the gradient.
         clip_norm: Bound on the norm of each weight's gradient.
         clip_global_norm: Bound on the norm of the whole gradient.
+        transforms: Instances of `descend.GradientTransform`, called in this order on the gradient of the whole batch,
+            after the finite check and before clipping. Their state is in the checkpoint. Several trainers have copies.
         deterministic: Let torch take algorithms that give the same bits each time while the run lasts, and refuse an
             operation without one. On a GPU only that makes a repeated or continued run the same to the bit.
     """
@@ -121,6 +124,7 @@ class FitNumerics:
     clip_value: float | None = None
     clip_norm: float | None = None
     clip_global_norm: float | None = None
+    transforms: Sequence[GradientTransform] = ()
     deterministic: bool = False
 
 

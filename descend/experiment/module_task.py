@@ -51,6 +51,9 @@ class ModuleTask(Task):
         self.module = module
         self.units: Mapping[str, str] = {name: "%" for name in metrics if name == "accuracy"}
         self.computed = {name: m.compute for name, m in metrics.items() if isinstance(m, AccumulatedMetric)}
+        self.functions = {
+            name: part.function for name, part in {"loss": loss, **metrics}.items() if isinstance(part, FunctionLoss)
+        }
         self._loss = loss
         self._metrics = metrics
         self._targets = targets
@@ -111,7 +114,7 @@ class ModuleTask(Task):
         return self._roles
 
     def _objective(self, part: MicroBatch, output: Any, targets: Sequence[Tensor]) -> Ratio:
-        count = len(next(iter(part.fields.values())))
+        count = next(iter(part.fields.values())).shape[0]  # len() asks whether it is traced
         if isinstance(self._loss, FunctionLoss) and count < part.batch.size:
             self._loss.look_at_parts(output, targets, count)
         try:
@@ -129,7 +132,7 @@ class ModuleTask(Task):
     def _measured(self, part: MicroBatch, output: Any, targets: Sequence[Tensor]) -> dict[str, Ratio | Accumulated]:
         if not self._metrics:
             return {}
-        count = len(next(iter(part.fields.values())))
+        count = next(iter(part.fields.values())).shape[0]  # len() asks whether it is traced
         with torch.no_grad():
             for metric in self._metrics.values():
                 if isinstance(metric, FunctionLoss) and metric.metric:

@@ -197,6 +197,7 @@ class PhasedTask(ModuleTask):
     ) -> None:
         super().__init__(module, FunctionLoss(phases[0].loss), {}, (), autocast)
         self._phases, self._optimizer = phases, optimizer
+        self.functions = {phase.name: phase.loss for phase in phases}
         # What an evaluation measures beside the phases; a phase is what names a function and its calls.
         self._extra_metrics = [Phase(name, one, ["*"]) for name, one in metrics_of_phases(phases, metrics).items()]
         self._fitting = set[str]()  # phases whose loss takes the fields of a sample

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 import warnings
 import weakref
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from descend.callbacks.console import muted
+from descend.callbacks.console import is_muted, muted
 from descend.data import Batches
-from descend.errors import ConfigurationError, DescendError
+from descend.data.batch_iterable import BatchIterable
+from descend.data.nested_fields import digest_of
+from descend.errors import ConfigurationError, DescendError, warn
 from descend.runtime.dtensor import copy_into, full_tensor, is_sharded, mesh_size
 from descend.torch_private import reset_reducer
 from descend.train import KFAC
@@ -23,10 +28,12 @@ from descend.train.optimizers.zero import ZeroRedundancyOptimizer
 from descend.train.strategies.fsdp import require_fsdp, reshard
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Generator, Sequence
 
     from descend.data import Feed
     from descend.runtime import Communicator
+    from descend.train import Callback
+    from descend.train.objective import Task
     from descend.train.run import Run
 
 __all__ = [
@@ -121,7 +128,10 @@ def require_same_configuration(run: Run) -> None:
         )
     tensors = [*module.parameters(), *module.buffers()]
     if not _are_equal([tensor for tensor in tensors if not is_sharded(tensor)], communicator):
-        run.say("the weights differ between ranks: those of rank 0 are broadcast to all")
+        said = "the weights differ between ranks: those of rank 0 are broadcast to all"
+        run.say(said)
+        if is_muted():
+            warn(said)
     communicator.broadcast(0, [tensor for tensor in tensors if not is_sharded(tensor)])
     for tensor in (tensor for tensor in tensors if is_sharded(tensor)):
         values = full_tensor(tensor)
@@ -166,26 +176,16 @@ def _compare_samples(run: Run) -> None:
 
 def sample_digest(feed: Feed) -> str | None:
     """A hash of the first and the last sample; None where they cannot be read by their numbers, or draw at random."""
+    if isinstance(feed, BatchIterable):
+        return feed.digest if feed.is_list else None  # the strategy compares what others yield when it is there
     if not isinstance(feed, Batches) or not feed.num_samples:
         return None
     ids = np.array([0, len(feed.reader) - 1], dtype=np.int64)
     try:
-        first, again = (_digest(feed.reader.read(ids)) for _ in range(2))
+        first, again = (digest_of(feed.reader.read(ids)) for _ in range(2))
     except DescendError:  # which the run reports where it reads this sample
         return None
     return first if first == again else None
-
-
-def _digest(fields: Mapping[str, Any]) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for name in sorted(fields):
-        values = fields[name]
-        if isinstance(values, torch.Tensor):
-            values = values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        array = np.asarray(values)
-        content = repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).tobytes()
-        digest.update(name.encode() + content)
-    return digest.hexdigest()
 
 
 def _check_shards(run: Run) -> None:
@@ -224,10 +224,48 @@ def _needs_whole(optimizer: torch.optim.Optimizer) -> list[str]:
 
 def _facts(run: Run) -> dict[str, Any]:
     """What must be the same on all ranks."""
-    tensors: dict[str, torch.Tensor] = {**run.parameters, **dict(run.task.module.named_buffers())}
-    forms = {f"weights '{name}'": f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
+    module = run.task.module
+    tensors: dict[str, torch.Tensor] = {
+        **dict(module.named_parameters()),
+        **run.parameters,
+        **dict(module.named_buffers()),
+    }
+    forms = {f"weights '{name}'": _form(tensor) for name, tensor in tensors.items()}
     sizes = {
         f"{mode} samples, batches, batch sizes": (feed.num_samples, feed.steps_per_epoch, feed.first_size)
         for mode, feed in run.data.items()
     }
-    return {**run.config.settings, **sizes, **forms}
+    functions = {f"code of {name}": digest for name, digest in _codes(run.task)}
+    watching = {"callbacks": [shown for callback in run.callbacks.all if (shown := _described(callback))]}
+    return {**run.config.settings, **sizes, **forms, **functions, **watching}
+
+
+def _form(tensor: torch.Tensor) -> str:
+    trained = tensor.requires_grad or not isinstance(tensor, torch.nn.Parameter)
+    return f"{tuple(tensor.shape)} {tensor.dtype}{'' if trained else ', frozen'}"
+
+
+def _described(callback: Callback) -> str | None:
+    """A callback of ours with its options but for addresses; None for one of the user's own, which may only watch."""
+    if not type(callback).__module__.startswith("descend.") or not is_dataclass(callback):
+        return None
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(callback))
+
+
+def _codes(task: Task) -> Generator[tuple[str, str]]:
+    """Digests of the byte code of the user's functions of a task: two functions may share a name, as lambdas do."""
+    for name, function in task.functions.items():
+        code = getattr(getattr(function, "func", function), "__code__", None)
+        if isinstance(code, CodeType):
+            yield name, hashlib.blake2b(_content(code).encode(), digest_size=8).hexdigest()
+
+
+def _content(code: CodeType) -> str:
+    """What a function computes, without the file and the lines where it is written."""
+    constants = [
+        _content(one)
+        if isinstance(one, CodeType)
+        else repr(sorted(map(repr, one)) if isinstance(one, frozenset) else one)
+        for one in code.co_consts
+    ]
+    return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars} {constants}"

@@ -19,7 +19,7 @@ import torch
 
 from descend.callbacks.console import say
 from descend.display import printable
-from descend.errors import ConfigurationError, NumericalError, Stopped, StorageError, nearest
+from descend.errors import ConfigurationError, NumericalError, Stopped, StorageError, nearest, warn
 from descend.experiment.best import Best, best_epoch, monitored_metric
 from descend.experiment.checkpoint import check_weights, load, restore, restore_weights, tensors_of
 from descend.experiment.ranks import require_same_configuration
@@ -331,18 +331,29 @@ def _require_objective(run: Run) -> None:
     Raises:
         NumericalError: unless the run allows what is not finite, or skips it.
     """
-    value = run.state.values.get("train/objective", 0.0)
-    if (
-        not math.isfinite(value)
-        and not run.history.nothing_counted
-        and run.transforms.one(CheckFinite).on_nonfinite == "stop"
-    ):
-        problem = f"the training objective of the last epoch is {value}, although all gradients were finite"
-        if refused(Deviation.OBJECTIVE_NOT_FINITE, problem):
-            raise NumericalError(
-                f"{problem}: look at the loss and at what it divides by (the sum of weights or of counted targets may "
-                "be 0), or pass on_nonfinite='allow'"
+    if run.transforms.one(CheckFinite).on_nonfinite != "stop":
+        return
+    for mode, is_empty in run.history.nothing_counted.items():
+        value = run.state.values.get(f"{mode.value}/objective", 0.0)
+        if mode is Mode.TOURNAMENT or math.isfinite(value):
+            continue
+        if is_empty:
+            warn(f"no {mode.value} target counted, as where a loss ignores all of them: the objective is undefined")
+        elif mode is Mode.TRAIN:
+            problem = f"the training objective of the last epoch is {value}, although all gradients were finite"
+            _refuse_objective(
+                problem, "the loss and at what it divides by (the sum of weights or of counted targets may be 0)"
             )
+        else:
+            _refuse_objective(
+                f"the last {mode.value} objective is {value}",
+                f"the {mode.value} samples and the module in evaluation mode",
+            )
+
+
+def _refuse_objective(problem: str, place: str) -> None:
+    if refused(Deviation.OBJECTIVE_NOT_FINITE, problem):
+        raise NumericalError(f"{problem}: look at {place}, or pass on_nonfinite='allow'")
 
 
 def save_stopped(run: Run, stopped: Stopped) -> str:

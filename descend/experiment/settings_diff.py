@@ -26,6 +26,7 @@ _APPLY = {
     "optimizer.weight_decay": "applies",
     "clip_value": "applies",
     "clip_norm": "applies",
+    "transforms": "applies",
     "clip_global_norm": "applies",
     "on_nonfinite": "applies",
     "precision": "applies",

@@ -98,7 +98,7 @@ class Forecast:
         least_batch: B*, from which on these ranks are faster than one; math.inf where they never are.
         memory_bytes: Of weights, gradients, their buffers and the optimizer's state on each rank; without activations.
         sharded_bytes: The same with the state shared out by whole parameters (ZeRO stage 1).
-        fully_sharded_bytes: Of the shards of weights, gradients and state where all are cut up (FSDP); without the
+        fully_sharded_bytes: Of the shards of weights, gradients and state where all are sharded (FSDP); without the
             weights that are gathered for the layers under way.
     """
 

@@ -331,8 +331,8 @@ def _error_of(name: str, problems: list[str]) -> DescendError:
 
 def _different_places(places: list[str]) -> errors.DataError:
     return errors.DataError(
-        f"ranks have come to different places: {_by_rank(places)}; pass the same data to all ranks, each reads its "
-        "shard"
+        f"ranks have come to different places: {_by_rank(places)}; pass the same data and the same settings to all "
+        "ranks; each reads its shard"
     )
 
 

@@ -83,6 +83,7 @@ def _watchdog(communicator: Communicator, store: distributed_c10d.Store | None) 
     if store is None:
         yield
         return
+    torch_private.log_no_native_warnings()
     # A connection of its own: requests on a shared one would wait until init_process_group has returned.
     heartbeats = distributed_c10d.PrefixStore("watchdog", torch_private.clone_store(store))
     store_rank = None if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else 0

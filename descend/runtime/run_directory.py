@@ -30,7 +30,7 @@ from descend.runtime.directory_lock import OWNER, DirectoryLock
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["RunDirectory", "read_rows", "stored_seed", "write_beside"]
+__all__ = ["RunDirectory", "is_row", "read_rows", "stored_seed", "write_beside"]
 
 
 def write_beside(path: Path, content: str | bytes) -> None:
@@ -321,10 +321,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             rows.append(json.loads(line))
         except (ValueError, RecursionError):  # a line that a killed process was writing, or an edited one
             continue
-    return [row for row in rows if _is_row(row)]
+    return [row for row in rows if is_row(row)]
 
 
-def _is_row(row: Any) -> bool:
+def is_row(row: Any) -> bool:
     """Whether a value has the form of a row that a run writes."""
     return isinstance(row, dict) and _ROW.items() <= {key: type(value) for key, value in row.items()}.items()
 

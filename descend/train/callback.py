@@ -50,6 +50,9 @@ class Callback(metaclass=StrictKeywords):
         replaces_weights: Whether evaluations see other weights because of it. Its `after_*` hooks are then called after
             those of all others but those that save, which may keep the weights that were evaluated.
         looks_at: Modes of which at least one must have samples for the callback to do anything.
+        reads_weights: Whether it looks at weights, gradients or the optimizer's state. False lets each rank hold a part
+            of those of layers with a model-parallel layout. It holds for the hooks that a class inherits: a subclass
+            with hooks of its own says it again, or reads them.
 
     Raises:
         ConfigurationError: when a subclass defines a public method that is named like a hook but is none, or a hook
@@ -61,9 +64,12 @@ class Callback(metaclass=StrictKeywords):
     saves: ClassVar[bool] = False
     replaces_weights: ClassVar[bool] = False
     looks_at: ClassVar[tuple[str, ...]] = ()
+    reads_weights: bool = True
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        if "reads_weights" not in vars(cls) and any(name in _HOOKS for name in vars(cls)):
+            cls.reads_weights = True
         for name, member in vars(cls).items():
             if inspect.isroutine(member) and _looks_like_a_hook(name):
                 raise ConfigurationError(

@@ -408,9 +408,9 @@ class ObjectiveProbe:
         # The faster kernels of attention have no second derivative.
         math_only = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
         with torch.enable_grad(), self._buffers_kept(), math_only:
-            top, bottom, penalty = self._ratio(batch)
-            counted = communicator.all_reduce(torch.as_tensor(bottom, dtype=torch.float64).detach().clone())
-            value = top / counted.to(top.dtype)
+            numerator, denominator, penalty = self._ratio(batch)
+            counted = communicator.all_reduce(torch.as_tensor(denominator, dtype=torch.float64).detach().clone())
+            value = numerator / counted.to(numerator.dtype)
             value = value if penalty is None else value + penalty / communicator.world_size
             slope = torch.autograd.grad(value, held, create_graph=True, materialize_grads=True)
 
@@ -424,8 +424,8 @@ class ObjectiveProbe:
             yield product
 
     def _value(self, batch: Batch) -> torch.Tensor:
-        top, bottom, penalty = self._ratio(batch)
-        return top / bottom if penalty is None else top / bottom + penalty
+        numerator, denominator, penalty = self._ratio(batch)
+        return numerator / denominator if penalty is None else numerator / denominator + penalty
 
     def _ratio(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | float, torch.Tensor | None]:
         """Numerator and denominator of the objective, and the penalty on parameters."""
@@ -433,8 +433,10 @@ class ObjectiveProbe:
         fields = {name: run.communicator.to_device(array) for name, array in batch.fields.items()}
         step = run.state.step
         seed_step(run.seed, step, batch.position)  # the same masks each time
-        top, bottom = run.task.losses(MicroBatch(fields, batch, step, 0, len(batch.ids), batch.position)).objective
-        return top, bottom, run.task.penalty()
+        numerator, denominator = run.task.losses(
+            MicroBatch(fields, batch, step, 0, len(batch.ids), batch.position)
+        ).objective
+        return numerator, denominator, run.task.penalty()
 
     @contextlib.contextmanager
     def _buffers_kept(self) -> Generator[None]:

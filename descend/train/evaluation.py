@@ -46,12 +46,13 @@ def evaluate(run: Run, mode: Mode) -> dict[str, float]:
     with averaged(run.optimizer), run.strategy.evaluating(), forked_rng(run.communicator.device):
         totals, samples, times = _measure(run, mode, seen_by)
         penalty = run.task.penalty()
-        values = totals.over(run.communicator).values(run.task.computed) | run.external_metrics()
+        totals = totals.over(run.communicator)
+        values = totals.values(run.task.computed) | run.external_metrics()
     seconds = run.communicator.now() - began
     state.evaluation_seconds[mode] = max(seconds, state.evaluation_seconds.get(mode, 0.0))
     if penalty is not None:
         values["objective"] += float(penalty)
-    run.history.record(mode, values, samples, seconds)
+    run.history.record(mode, values, samples, seconds, totals.is_empty)
     after = EvaluationView(
         mode, state.epochs_done, step, seen_by, values, run.task.units, (samples, total), seconds, tuple(times)
     )

@@ -24,14 +24,25 @@ class RunHistory:
         run: The run.
 
     Attributes:
-        nothing_counted: Whether no sample of the newest training epoch counted, which leaves its objective undefined.
+        nothing_counted: For each mode that this process has measured, whether no sample of its newest pass counted,
+            which leaves the objective undefined.
     """
 
     def __init__(self, run: Run) -> None:
-        self._run, self.nothing_counted = run, False
+        self._run = run
+        self.nothing_counted: dict[Mode, bool] = {}
 
-    def record(self, mode: Mode, values: Mapping[str, float], samples: int, seconds: float) -> None:
-        """Add the outcome of an epoch, with the learning rates in force at its end, or of an evaluation."""
+    def record(self, mode: Mode, values: Mapping[str, float], samples: int, seconds: float, is_empty: bool) -> None:
+        """Add the outcome of an epoch, with the learning rates in force at its end, or of an evaluation.
+
+        Args:
+            mode: What was measured.
+            values: By name.
+            samples: How many were seen.
+            seconds: How long it took.
+            is_empty: Whether none of the samples counted.
+        """
+        self.nothing_counted[mode] = is_empty
         rates = group_learning_rates(self._run.optimizer) if mode is Mode.TRAIN else {}
         self._append(mode, self._run.state.step, values, {**rates, "samples": samples, "seconds": seconds})
 

@@ -24,7 +24,7 @@ def raise_if_stop_requested(run: Run) -> None:
     """
     if signal := run.strategy.stop_requested():
         at = run.state.training
-        where = f"in epoch {at.epoch} (step {at.position} of the epoch)"
+        where = f"in epoch {at.epoch + 1} (step {at.position} of the epoch)"
         raise Stopped(f"stopped by {signal} after step {at.step:,}, {where}")
 
 

@@ -1,7 +1,7 @@
 """The training loop: epoch after epoch, and step after step in each.
 
-`events.py` shows the order of its moments, `step.py` what a step is, `evaluation.py` what follows an epoch, and
-`state.py` all that stays between them.
+`events.py` shows the order of its events, `step.py` what a step is, `evaluation.py` what follows an epoch, and
+`state.py` what persists between steps.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = ["train"]
 
 
 def train(run: Run, stop: Stop) -> str:
-    """Train until `stop` says why it is enough.
+    """Train until the criterion, a callback or a signal ends it.
 
     Returns:
-        The reason, a sentence.
+        Why training ended, a sentence.
 
     Raises:
         Stopped: a signal asked it to stop; the step that was under way is finished.
@@ -38,7 +38,7 @@ def train(run: Run, stop: Stop) -> str:
     state, reason = run.state, None
     if state.began is None:
         state.began = replace(state.training)
-    if state.epoch_progress is None or state.epoch_progress.reported:
+    if state.epoch_progress is None or state.epoch_progress.reported:  # between epochs the criterion may hold already
         reason = _stop_reason(run, stop)
     while reason is None:
         reason = _epoch(run, stop)
@@ -47,7 +47,7 @@ def train(run: Run, stop: Stop) -> str:
 
 
 def _stop_reason(run: Run, stop: Stop) -> str | None:
-    """Why training ends here, as a callback or the criterion says it; None where it continues."""
+    """Why training ends here, according to a callback or the criterion; None where it continues."""
     return run.stop.reason or stop.reason(run.clock.progress())
 
 
@@ -59,18 +59,18 @@ def _epoch(run: Run, stop: Stop) -> str | None:
     run.history.truncate(progress.rows_before)
     progress.reported = progress.reporting = False
     run.views.begin_epoch()
-    run.strategy.synchronize(f"the beginning of epoch {number}, step {context.step}")
+    run.strategy.synchronize(f"the beginning of epoch {number + 1}, step {context.step}")
     seen = (context.samples - progress.samples_before, total)
     before = EpochView(number, context.step, run.views.of_epoch, samples=seen, position=context.position)
     run.callbacks.fire(Event.BEFORE_EPOCH, before)
     reason = _steps(run, stop, progress)
     state.step_began, progress.reporting = None, True
     totals = progress.totals.over(run.communicator)
-    values, run.history.nothing_counted = totals.values(run.task.computed) | run.external_metrics(), totals.is_empty
+    values = totals.values(run.task.computed) | run.external_metrics()
     seen, position = (context.samples - progress.samples_before, total), context.position
     if progress.skipped:
         values["skipped_steps"] = float(progress.skipped)
-    run.history.record(Mode.TRAIN, values, seen[0], progress.seconds)
+    run.history.record(Mode.TRAIN, values, seen[0], progress.seconds, totals.is_empty)
     if Mode.VALIDATION in run.data:
         evaluate(run, Mode.VALIDATION)
     if progress.complete:
@@ -94,31 +94,32 @@ def _epoch(run: Run, stop: Stop) -> str | None:
 
 
 def _steps(run: Run, stop: Stop, progress: EpochProgress) -> str | None:
-    """The steps of an epoch that are still to be made; the reason if one of them was the last of the run."""
+    """The remaining steps of an epoch; the reason if training ended within them."""
     state = run.state
     run.task.module.train()
     if progress.complete:
         return None
-    if reason := _stop_reason(run, stop):  # a checkpoint of the last step of all
+    if reason := _stop_reason(run, stop):  # resumed from a checkpoint of the final step
         return reason
+    within_epoch = stop.ends_within_epoch
     state.step_began = run.communicator.now()
-    while not progress.complete:  # once, unless a callback changes the size of a mini-batch on the way
+    while not progress.complete:  # once, unless a callback changes the batch size
         state.rebatch = False
         with contextlib.closing(run.strategy.batches()) as batches:
             for batch in interruptible(run, batches):
                 train_step(run, batch)
                 _note_time(run, progress)
                 raise_if_stop_requested(run)
-                # An epoch that is complete is followed by its validation first, which a criterion may want to see.
-                if not batch.last and (reason := _stop_reason(run, stop)):
+                # After the last mini-batch comes validation, which a criterion may depend on.
+                if not batch.last and (reason := _stop_reason(run, stop) if within_epoch else run.stop.reason):
                     return reason
                 if state.rebatch:
                     break
         if not progress.complete and not state.rebatch:
             context = state.training
             raise DataError(
-                f"epoch {context.epoch} ended after {context.taken:,} samples, before its last mini-batch: the data "
-                "set has shrunk since the run began; continue with the same data"
+                f"epoch {context.epoch + 1} ended after {context.taken:,} samples, before its last mini-batch: the "
+                "data set has shrunk since the run began; continue with the same data"
             )
     return None
 

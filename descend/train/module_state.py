@@ -84,7 +84,7 @@ class ReplacedSamples:
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Load what `state_dict` returned."""
         bad = {mode: {int(i): str(why) for i, why in samples} for mode, samples in state_dict.items()}
         for mode, reader in self._readers():
             reader.bad = bad.get(mode.value, {})

@@ -46,7 +46,7 @@ def diagnose_batch(batch: Batch) -> str:
         if suspects
         else f"the values of its samples are finite; their numbers are {_listed(batch.ids.tolist())}"
     )
-    return f"epoch {batch.epoch}, mini-batch {batch.step}: {what}"
+    return f"epoch {batch.epoch + 1}, mini-batch {batch.step + 1}: {what}"
 
 
 def has_nonfinite_input(batch: Batch) -> bool:

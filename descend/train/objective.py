@@ -66,6 +66,7 @@ class Task:
             mini-batch cannot be split.
         running_statistics: Those of batch norm, where each rank has groups of samples of its own.
         needs_lockstep: Whether forward passes of all ranks communicate, so that all ranks need as many.
+        functions: The user's own functions that it calls, by what they are for; their code must be that of all ranks.
     """
 
     module: torch.nn.Module
@@ -74,6 +75,7 @@ class Task:
     micro_batch_unit: int | None = 1
     running_statistics: Sequence[RunningStatistics] = ()
     needs_lockstep: bool = False
+    functions: Mapping[str, Callable[..., Any]] = MappingProxyType({})
 
     def losses(self, micro_batch: MicroBatch) -> Losses:
         """The forward pass over a micro-batch."""
@@ -110,10 +112,10 @@ class Totals:
 
     def add(self, name: str, ratio: Ratio) -> None:
         """Add one ratio to the total called `name`."""
-        top, bottom = ratio
-        if isinstance(bottom, torch.Tensor) and bottom.requires_grad:
-            bottom = bottom.detach()
-        self._put_by.setdefault(name, []).append((top.detach(), bottom))
+        numerator, denominator = ratio
+        if isinstance(denominator, torch.Tensor) and denominator.requires_grad:
+            denominator = denominator.detach()
+        self._put_by.setdefault(name, []).append((numerator.detach(), denominator))
 
     def add_losses(self, losses: Losses) -> None:
         """Add the objective and the metrics of a micro-batch."""
@@ -153,8 +155,8 @@ class Totals:
         for name in list(self._put_by):
             self._add(name)
         pairs = {
-            name: torch.tensor([float(top), float(bottom)], dtype=torch.float64)
-            for name, (top, bottom) in self._sums.items()
+            name: torch.tensor([float(numerator), float(denominator)], dtype=torch.float64)
+            for name, (numerator, denominator) in self._sums.items()
         }
         for parts in self._accumulated.values():
             for key, some in parts.items():
@@ -197,10 +199,10 @@ class Totals:
     def _add(self, name: str) -> None:
         """Add what was put by for `name`."""
         some = self._put_by.pop(name)
-        top, bottom = self._sums.get(name, (0.0, 0.0))
+        numerator, denominator = self._sums.get(name, (0.0, 0.0))
         for one, other in zip(_wide([pair[0] for pair in some]), _wide([pair[1] for pair in some]), strict=True):
-            top, bottom = top + one, bottom + other
-        self._sums[name] = (top, bottom)
+            numerator, denominator = numerator + one, denominator + other
+        self._sums[name] = (numerator, denominator)
 
 
 def _reduced(key: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

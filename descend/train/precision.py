@@ -77,7 +77,7 @@ class Precision:
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave; that of another precision is left alone."""
+        """Load what `state_dict` returned; that of another precision is left alone."""
 
 
 class LossScaling(Precision):

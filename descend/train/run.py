@@ -8,10 +8,10 @@ strategy       where parameters live and how ranks communicate; `strategies/`
 transforms     what happens to whole gradients; `transforms/`
 precision      the loss scale
 data           mini-batches by mode
-callbacks      what is called when; `events.py` shows the moments
-state          where the run stands: the only part that changes throughout
+callbacks      what is called when; `events.py` shows the events
+state          where the run stands: the counters and totals that change every step
 store          rows, checkpoints and files
-stop           signals, and requests of callbacks
+stop           signals, and requests by callbacks
 """
 
 from __future__ import annotations
@@ -56,17 +56,16 @@ class RunConfig:
 
     Attributes:
         name: The model's name in logs.
-        seed: Where random numbers of the forward passes begin.
-        algorithm: What is done.
+        seed: Of the random numbers of the forward passes.
+        algorithm: The training algorithm.
         default_epochs: Epochs where the algorithm sets no limit.
-        settings: What a continuation is compared with; `descend.experiment.settings_diff` says what becomes of a
-            difference.
+        settings: Compared when a run is resumed; `descend.experiment.settings_diff` says which may differ.
         files: Text files that the run directory begins with, by name.
         metrics: Names of all metrics.
         summary_dir: Where TensorBoard's files go, below the run directory.
-        resume: Continue the newest good checkpoint of the run directory; without one, begin.
-        reset_optimizer: Continue it with an optimizer without state.
-        weights_only: Start over with those weights of it that fit.
+        resume: Continue the newest valid checkpoint of the run directory; begin where there is none.
+        reset_optimizer: Drop the optimizer's state when a checkpoint is continued.
+        weights_only: Begin a new run from those weights of a checkpoint that match by name and shape.
         say: Prints for the user.
     """
 
@@ -85,7 +84,7 @@ class RunConfig:
 
 
 class RunPart(Protocol):
-    """A part of a run that a checkpoint keeps; torch's `Stateful` with one question more.
+    """A part of a run that a checkpoint keeps; torch's `Stateful` with one attribute more.
 
     Attributes:
         resets_with_optimizer: Whether it starts over, without its state, in a run that is continued with
@@ -99,7 +98,7 @@ class RunPart(Protocol):
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Take back what `state_dict` gave. All ranks call it together."""
+        """Load what `state_dict` returned. All ranks call it together."""
         ...
 
 
@@ -110,7 +109,7 @@ class Run:
     Attributes:
         micro_batch_size: Samples that go through the module at once.
         parameters: Of the module, by name.
-        buffers: Those of the module as they were before the step under way.
+        buffer_snapshot: Buffers of the module as they were before the current step.
         activations: Records outputs of layers for callbacks.
         control: What callbacks may change.
         clock: Measures how far the run has come, for stopping criteria.
@@ -135,14 +134,14 @@ class Run:
     def __post_init__(self) -> None:
         module = self.task.module
         self.parameters = dict(module.named_parameters())
-        self.buffers = BufferSnapshot(module)
+        self.buffer_snapshot = BufferSnapshot(module)
         self.activations = ActivationRecorder(module, self.communicator)
         self.control = RunControl(self)
         self._clears_gradients = clears_more_than_gradients(self.optimizer)
+        self.clock, self.views, self.history = RunClock(self), RunViews(self), RunHistory(self)
         self.strategy.setup(self)
         self.transforms.setup(self)
         self.micro_batch_size.adaptive = self.micro_batch_size.adaptive and self.strategy.can_repeat_step
-        self.clock, self.views, self.history = RunClock(self), RunViews(self), RunHistory(self)
 
     # ---- plain values
 
@@ -153,7 +152,7 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """Where random numbers begin."""
+        """Of the random numbers of the run."""
         return self.config.seed
 
     @property
@@ -187,7 +186,7 @@ class Run:
         }
 
     def clear_gradients(self) -> None:
-        """Forget the gradients of the step before."""
+        """Drop the gradients of the previous step."""
         if self._clears_gradients:
             self.optimizer.zero_grad()
         for p in self.parameters.values():

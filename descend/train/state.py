@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from descend.runtime.run_directory import is_row
 from descend.train.objective import Totals
 from descend.train.progress import ExecutionContext, Mode
 
@@ -65,8 +66,12 @@ class EpochProgress:
     def from_state_dict(cls, state: Mapping[str, Any], communicator: Communicator) -> EpochProgress:
         """The epoch that `state_dict` described; rank zero continues with the sums of all ranks."""
         totals = Totals(state["totals"] if communicator.is_rank_zero else None)
-        found = cls(state["samples_before"], state["rows_before"], totals)
-        found.skipped, found.complete, found.reported = state["skipped"], state["complete"], state["reported"]
+        found = cls(int(state["samples_before"]), int(state["rows_before"]), totals)
+        found.skipped, found.complete, found.reported = (
+            int(state["skipped"]),
+            bool(state["complete"]),
+            bool(state["reported"]),
+        )
         return found
 
 
@@ -194,7 +199,7 @@ class TrainState:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave; nothing changes where it is damaged."""
+        """Load what `state_dict` returned; nothing changes where it is damaged."""
         began, epoch = state_dict["began"], state_dict["epoch_progress"]
         contexts = {
             Mode(name): ExecutionContext.from_state(context) for name, context in state_dict["contexts"].items()
@@ -203,11 +208,18 @@ class TrainState:
             raise ValueError(f"contexts of {', '.join(contexts)}, expected those of {', '.join(Mode)}")
         began = None if began is None else ExecutionContext.from_state(began)
         epoch = None if epoch is None else EpochProgress.from_state_dict(epoch, self.communicator)
-        history = [dict(row) for row in state_dict["history"]]
+        history = [_checked_row(row) for row in state_dict["history"]]
         values = {str(name): float(value) for name, value in state_dict["values"].items()}
         skipped, kept = int(state_dict["skipped_in_a_row"]), int(state_dict["samples_kept"])
         self.contexts, self.began, self.epoch_progress = contexts, began, epoch
         self.history, self.values, self.skipped_in_a_row, self.samples_kept = history, values, skipped, kept
+
+
+def _checked_row(row: Any) -> dict[str, Any]:
+    """A copy of a row of the history, whose values are numbers beside its mode."""
+    if not is_row(row) or not all(isinstance(value, (int, float)) for name, value in row.items() if name != "mode"):
+        raise ValueError(f"a row of the history is {str(row)[:100]}; it needs a mode, an epoch, a step and numbers")
+    return dict(row)
 
 
 class AlgorithmState:
@@ -227,5 +239,5 @@ class AlgorithmState:
         return self._state.algorithm
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Load what `state_dict` returned."""
         self._state.algorithm = dict(state_dict)

@@ -1,7 +1,7 @@
 """One update: forward and backward over the micro-batches of a mini-batch, the transforms, one step of the optimizer.
 
-What differs between runs is behind four parts, each a null object where a run has nothing of the kind: the strategy
-(ranks), the precision (loss scale), the transforms (finite check, K-FAC, penalty, clipping) and the callbacks.
+What differs between runs lives in four parts: the strategy (ranks), the precision (loss scale), the transforms (finite
+check, K-FAC, penalty, clipping) and the callbacks. A run without one of them has a null object there.
 """
 
 from __future__ import annotations
@@ -24,33 +24,34 @@ __all__ = ["accumulate", "compute_gradients", "train_step"]
 
 
 def train_step(run: Run, batch: Batch) -> Gradients:
-    """One update by a mini-batch; a step that is skipped leaves parameters, buffers and optimizer as they were."""
+    """One update from a mini-batch; a step that is skipped leaves parameters, buffers and optimizer as they were."""
     batch = before_step(run, batch)
-    with run.buffers.restored_on_error():
+    with run.buffer_snapshot.restored_on_error():
         gradients = compute_gradients(run, batch)
-        for transform in run.transforms:
+        for transform in run.transforms.after_reduce:
             if withheld := transform(gradients):
                 return withhold(run, gradients, withheld)
         run.strategy.optimizer_step(batch)
     run.state.advance(batch, gradients.totals)
-    run.communicator.status.steps += 1
+    run.communicator.status.steps += 1  # tells the watchdog that this rank advances
     after_step(run, gradients)
     return gradients
 
 
 def compute_gradients(run: Run, batch: Batch) -> Gradients:
-    """The gradient of a mini-batch, in the `.grad` of the parameters; computed again if memory runs out anywhere."""
+    """The gradient of a mini-batch, in the `.grad` of the parameters; computed again if memory runs out on any rank."""
     unit = run.task.micro_batch_unit
     largest = largest_share(batch, unit, run.communicator.world_size)
     return run.strategy.gradients(
-        batch, lambda: retry_on_oom(run, largest, unit, lambda: accumulate(run, batch), undo=run.buffers.restore)
+        batch,
+        lambda: retry_on_oom(run, largest, unit, lambda: accumulate(run, batch), undo=run.buffer_snapshot.restore),
     )
 
 
 def accumulate(run: Run, batch: Batch) -> Gradients:
-    """Forward and backward over all micro-batches, then one reduction over ranks with the one division.
+    """Forward and backward over all micro-batches, then one reduction over ranks and one division.
 
-    A step that is repeated draws the same random numbers, so nothing but the memory differs.
+    A step that is repeated draws the same random numbers, so only its use of memory differs.
     """
     run.clear_gradients()
     seed_step(run.seed, run.state.step, batch.position + run.state.samples_kept)
@@ -63,13 +64,13 @@ def accumulate(run: Run, batch: Batch) -> Gradients:
             totals.add_losses(losses)
             ratios.append(run.strategy.backward(losses.objective, micro_batch))
             after_micro_batch(run, micro_batch)
-    return run.transforms.complete(run.strategy.reduce(batch, ratios, totals))
+    return run.transforms.apply_local(run.strategy.reduce(batch, ratios, totals))
 
 
 def withhold(run: Run, gradients: Gradients, withheld: Withheld) -> Gradients:
-    """Pass over a mini-batch that makes no update, for now or for good."""
+    """Count a mini-batch without an update: skipped, or accumulated for a later one."""
     if withheld.skipped:
-        run.buffers.restore()
+        run.buffer_snapshot.restore()
         run.state.note_skipped()
     else:
         run.state.samples_kept += gradients.batch.size  # their gradient is kept for a later update

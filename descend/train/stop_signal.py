@@ -75,5 +75,5 @@ class StopSignal:
         return {"reason": self.reason}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Load what `state_dict` returned."""
         self.reason = state_dict["reason"]

@@ -61,6 +61,12 @@ class Stop(metaclass=StrictKeywords):
         """Names of the recorded values that it depends on."""
         return ()
 
+    @property
+    def ends_within_epoch(self) -> bool:
+        """Whether it may end a run between two steps of an epoch. Where it never does, `reason` is asked between epochs
+        alone, and a step takes less time."""
+        return True
+
     def __or__(self, other: Stop) -> AnyOf:
         return AnyOf((*_parts(self, AnyOf), *_parts(other, AnyOf)))
 
@@ -116,6 +122,11 @@ class Epochs(Stop):
     def reason(self, at: Progress) -> str | None:
         """See `Stop.reason`."""
         return f"finished {at.epoch:,} of {self.epochs:,} epochs" if at.epoch >= self.epochs else None
+
+    @property
+    def ends_within_epoch(self) -> bool:
+        """See `Stop.ends_within_epoch`; a class derived from this one may decide by something else."""
+        return type(self).reason is not Epochs.reason
 
 
 @dataclass(frozen=True)
@@ -240,6 +251,11 @@ class AnyOf(Stop):
         """See `Stop.awaited`."""
         return tuple(name for stop in self.criteria for name in stop.awaited)
 
+    @property
+    def ends_within_epoch(self) -> bool:
+        """See `Stop.ends_within_epoch`."""
+        return any(stop.ends_within_epoch for stop in self.criteria)
+
     def reason(self, at: Progress) -> str | None:
         """See `Stop.reason`."""
         return next((reason for stop in self.criteria if (reason := stop.reason(at))), None)
@@ -260,6 +276,11 @@ class AllOf(Stop):
     def awaited(self) -> tuple[str, ...]:
         """See `Stop.awaited`."""
         return tuple(name for stop in self.criteria for name in stop.awaited)
+
+    @property
+    def ends_within_epoch(self) -> bool:
+        """See `Stop.ends_within_epoch`."""
+        return any(stop.ends_within_epoch for stop in self.criteria)
 
     def reason(self, at: Progress) -> str | None:
         """See `Stop.reason`."""

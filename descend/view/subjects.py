@@ -9,6 +9,7 @@ from descend.errors import ConfigurationError, DescendError
 from descend.experiment.run_page.read import is_run_directory, read_run, stamp
 from descend.experiment.run_page.sections import quantity_figure, short
 from descend.experiment.run_page.write import plan_of, run_page
+from descend.filenames import no_directory
 from descend.pages.chart import Line
 from descend.pages.html import Live, number, page
 from descend.pages.parts import Links, Section, Table
@@ -72,11 +73,11 @@ def subjects(folders: Iterable[Path]) -> list[Subject]:
     found: dict[Path, bool] = {}
     problems: list[str] = []
     for folder in folders:
-        inside = [folder, *sorted(folder.iterdir())] if folder.is_dir() else []
+        inside = [folder, *sorted(folder.iterdir())] if no_directory(folder) is None else []
         own = inside[:1] if inside and _kind(folder) is not None else inside[1:]
         known = {one.resolve(): kind for one in own if (kind := _kind(one)) is not None}
         if not known:
-            what = "no run and no study is in it" if inside else "there is no such directory"
+            what = no_directory(folder) or "no run and no study is in it"
             problems.append(f"{folder}: {what}; name the directory of a run, of a study, or one that holds these")
         found |= known
     if len(found) > _MAX_SUBJECTS:

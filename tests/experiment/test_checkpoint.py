@@ -8,8 +8,10 @@ import torch
 from toys import Regression, data, run_of
 
 from descend.errors import StorageError
+from descend.experiment import checkpoint as checkpoints
 from descend.experiment.checkpoint import (
     LoadedCheckpoint,
+    _parameter_of,
     capture,
     check_weights,
     load,
@@ -198,3 +200,103 @@ def test_a_checkpoint_is_read_from_its_folder(tmp_path):
     restore(found, again)
     same(tensors_of(again), tensors_of(first))
     same(momenta(again), momenta(first))
+
+
+def written(run, folder):
+    snapshot = capture(run)
+    return save_checkpoint(folder, snapshot.step, snapshot.weights, snapshot.optimizer, snapshot.state)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_damaged_file_is_found_before_anything_is_read(tmp_path, known):
+    run = trained()
+    folder = written(run, tmp_path)
+    file = folder / "weights.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(StorageError, match=r"weights\.safetensors"):
+        load(folder, run if known else None)
+
+
+@pytest.fixture
+def mesh(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        yield torch.distributed.init_device_mesh("cpu", (1,))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_what_is_sharded_in_the_run_is_read_as_shards(tmp_path, mesh, monkeypatch):
+    """Those of its shape, and the optimizer's state with them; `verify` runs on rank zero alone."""
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+    run = trained()
+    folder = written(run, tmp_path / "run")
+    sharded = torch.nn.Parameter(distribute_tensor(torch.zeros(1, 3, dtype=torch.float64), mesh, [Shard(1)]))
+    run.task.module.weight = sharded
+    verified_on_rank_zero = []
+    on_rank_zero = lambda self, act: verified_on_rank_zero.append(act())  # noqa: E731
+    monkeypatch.setattr(type(run.communicator), "on_rank_zero", on_rank_zero)
+    found = load(folder, run)
+    assert len(verified_on_rank_zero) == 1
+    momentum = found.parts["optimizer"]["weights"]["weight"]["momentum_buffer"]
+    for tensor in (found.weights["weight"], momentum):
+        assert isinstance(tensor, DTensor)
+        assert tensor.placements == (Shard(1),)
+    whole = load(folder)
+    assert torch.equal(found.weights["weight"].full_tensor(), whole.weights["weight"])
+    assert not isinstance(found.weights["bias"], DTensor)
+    run.task.module.weight = torch.nn.Parameter(distribute_tensor(torch.zeros(1, 7), mesh, [Shard(1)]))
+    assert not isinstance(load(folder, run).weights["weight"], DTensor)
+    (folder / "weights.safetensors").write_bytes(b"damaged")
+    with pytest.raises(StorageError, match=r"weights\.safetensors"):
+        load(folder, run)
+
+
+@pytest.mark.parametrize(
+    ("path", "parameter"),
+    [
+        ("optimizer/weights/a/momentum_buffer", "a"),
+        ("optimizer/weights/a%2Fb/m/0", "a/b"),
+        ("optimizer/weights/a", ""),
+        ("optimizer/groups/a/m", ""),
+        ("transforms/weights/a/m", ""),
+        ("m", ""),
+    ],
+)
+def test_an_entry_of_the_optimizer_is_known_by_its_parameter(path, parameter):
+    assert _parameter_of(path) == parameter
+
+
+@pytest.mark.parametrize("parts", [["optimizer"], {"optimizer": 3}, {"optimizer": {}, "train": [1]}])
+def test_parts_of_another_form_are_an_error_of_the_checkpoint(tmp_path, monkeypatch, parts):
+    folder = written(trained(), tmp_path)
+    monkeypatch.setattr(checkpoints, "unflatten", lambda plain, tensors: parts)
+    with pytest.raises(StorageError, match="parts must be states by name"):
+        load(folder)
+
+
+def test_a_strategy_is_notified_once_all_is_back():
+    first, again = trained(), trained(0)
+    seen = []
+    again.strategy.restored = lambda: seen.append(again.parameters["weight"].detach().clone())
+    restore(saved(first), again)
+    (weight,) = seen
+    assert torch.equal(weight, first.parameters["weight"])
+
+
+def test_rows_have_their_length_back():
+    first, again = trained(), trained(0)
+    first.state.history.append({"mode": "train", "epoch": 1, "step": 2, "samples": 8, "seconds": 1.5})
+    restore(saved(first), again, row_seconds={("train", 1, 2): 2.5})
+    assert again.state.history[-1]["seconds"] == 2.5
+
+
+def test_weights_that_are_not_taken_are_in_a_table_and_those_that_are_taken_are_not():
+    first, again = trained(), trained(0)
+    checkpoint = saved(first)
+    checkpoint.weights["bias"] = torch.zeros(3)
+    with pytest.warns(UserWarning, match="weights that are not taken over") as warned:
+        restore_weights(checkpoint, again)
+    assert "bias" in str(warned[0].message)
+    assert "weight " not in str(warned[0].message).split(":", 1)[1]

@@ -3,15 +3,20 @@
 import numpy as np
 import pytest
 import torch
-from thread_ranks import on_ranks
+from thread_ranks import Distributed, on_ranks
 from toys import Regression
 
+import descend
+from descend.callbacks.console import quiet
 from descend.data import ArrayReader, Batches
+from descend.data.batch_iterable import BatchIterable
 from descend.errors import ConfigurationError, DataError
 from descend.experiment.build import build_run
 from descend.experiment.ranks import bits_sum, require_same_configuration, sample_digest
 from descend.train import BatchedIterativeOptimizer, Mode
 from descend.train.run import RunConfig
+from descend.train.step import train_step
+from descend.train.strategies import buckets
 
 X = np.random.default_rng(0).normal(size=(12, 3))
 Y = X.sum(1, keepdims=True)
@@ -36,9 +41,10 @@ class Unreadable(Changing):
         raise DataError("sample 0 cannot be read")
 
 
-def prepared(communicator, reader=None, change=lambda module: None):
+def prepared(communicator, reader=None, change=lambda module: None, callbacks=(), functions=None):
     """The weights after the ranks were compared, and what was said."""
     task, said = Regression(), []
+    task.functions = functions or {}
     change(task.module)
     run = build_run(
         RunConfig("model0", 0, BatchedIterativeOptimizer(), say=said.append),
@@ -47,6 +53,7 @@ def prepared(communicator, reader=None, change=lambda module: None):
         data={Mode.TRAIN: Batches(reader or ArrayReader({"x": X, "y": Y}), 4, seed=0, shuffle=False)},
         world=communicator,
         micro_batch_size=4,
+        callbacks=callbacks,
     )
     require_same_configuration(run)
     return task.module.weight.detach().clone(), said
@@ -68,6 +75,106 @@ def test_weights_that_differ_in_one_bit_are_broadcast_and_that_is_said(bit):
     (first, said), (second, _) = on_ranks(2, act)
     assert torch.equal(first, second)
     assert said == ["the weights differ between ranks: those of rank 0 are broadcast to all"]
+
+
+def test_weights_that_differ_are_a_warning_where_nothing_is_printed():
+    def act(communicator):
+        def change(module):
+            module.weight.data += communicator.rank
+
+        with quiet():
+            return prepared(communicator, change=change)
+
+    with pytest.warns(UserWarning, match="the weights differ between ranks: those of rank 0 are broadcast to all"):
+        on_ranks(2, act)
+
+
+class Watching(descend.Callback):
+    """A callback of the user's own, which may well watch one rank."""
+
+
+def losses(*by_rank):
+    """A loss of each rank."""
+    return lambda rank: {"functions": {"loss": by_rank[rank]}}
+
+
+DIFFERENT = {
+    "frozen weights": lambda rank: {"change": lambda module: module.bias.requires_grad_(rank == 0)},
+    "a callback more": lambda rank: {"callbacks": (descend.EMA(),) * rank},
+    "options of a callback": lambda rank: {"callbacks": (descend.EMA(decay=0.5 + 0.1 * rank),)},
+    "lambdas": losses(lambda o, t: o - t, lambda o, t: t - o),
+    "a constant": losses(lambda o: 2 * o, lambda o: 3 * o),
+    "inner functions": losses(lambda o: sum(1 for _ in o), lambda o: sum(2 for _ in o)),
+}
+EQUAL = {
+    "callbacks": lambda rank: {"callbacks": (descend.EMA(),)},
+    "one of one's own on one rank": lambda rank: {"callbacks": (Watching(),) * rank},
+    "lambdas of two places": losses(lambda o: o in {"a", "b"}, lambda o: o in {"a", "b"}),
+    "what has no code": losses(torch.nn.functional.cosine_similarity, torch.nn.functional.cosine_similarity),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_settings_that_differ_are_refused_before_anything_is_summed(what):
+    with pytest.raises(ConfigurationError, match="the settings of the run differ between ranks; make them equal:"):
+        on_ranks(2, lambda communicator: prepared(communicator, **DIFFERENT[what](communicator.rank)))
+
+
+@pytest.mark.parametrize("what", EQUAL)
+def test_settings_that_are_the_same_pass(what):
+    assert len(on_ranks(2, lambda communicator: prepared(communicator, **EQUAL[what](communicator.rank)))) == 2
+
+
+def fitted(communicator, batches, callbacks=()):
+    """The strategy of a run over these batches of one rank after a few steps."""
+    task = Regression()
+    run = build_run(
+        RunConfig("model0", 0, BatchedIterativeOptimizer()),
+        task=task,
+        optimizer=torch.optim.SGD(task.module.parameters(), lr=0.1),
+        data={Mode.TRAIN: BatchIterable(batches, 4, "train", communicator.rank, communicator.world_size)},
+        world=communicator,
+        micro_batch_size=4,
+        callbacks=callbacks,
+    )
+    require_same_configuration(run)
+    for batch in run.strategy.batches():
+        train_step(run, batch)
+
+
+def split(x):
+    return [{"x": torch.from_numpy(x[at : at + 4]), "y": torch.from_numpy(Y[at : at + 4])} for at in range(0, 12, 4)]
+
+
+def test_a_list_of_batches_is_compared_and_an_iterable_as_soon_as_it_yields(monkeypatch):
+    monkeypatch.setattr(buckets, "distributed", Distributed)
+
+    def of_list(communicator):
+        fitted(communicator, split(X + communicator.rank))
+
+    def of_function(communicator):
+        fitted(communicator, lambda: split(X + communicator.rank))
+
+    with pytest.raises(ConfigurationError, match="the data differ between ranks"):
+        on_ranks(2, of_list)
+    with pytest.warns(UserWarning, match="the first mini-batch differs between ranks"):
+        on_ranks(2, of_function)
+    on_ranks(2, lambda communicator: fitted(communicator, lambda: split(X)))  # a warning would be an error
+
+
+def test_a_learning_rate_that_one_rank_changes_is_found_in_its_step(monkeypatch):
+    monkeypatch.setattr(buckets, "distributed", Distributed)
+
+    class Faster(descend.Callback):
+        def __init__(self, factor):
+            self.factor = factor
+
+        def after_step(self, step):
+            for group in step.run.optimizer.param_groups:
+                group["lr"] *= self.factor
+
+    with pytest.raises(DataError, match=r"different places: .*mini-batch 2 .*learning rates \[0.1\].*\[0.2\]"):
+        on_ranks(2, lambda communicator: fitted(communicator, lambda: split(X), (Faster(1.0 + communicator.rank),)))
 
 
 @pytest.mark.parametrize("row", [0, 11])

@@ -41,6 +41,7 @@ import descend
 from descend.runtime.dtensor import local_shard
 
 class Held(descend.callbacks.Print):
+    reads_weights = False  # of other ranks: it looks at what this one holds
     def after_training(self, run):
         state = run.optimizer.state
         held["weights"] = sum(local_shard(p).numel() for p in run.module.parameters())
@@ -98,6 +99,41 @@ def test_what_needs_whole_weights_keeps_them(more, said, tmp_path):
     found = needs_whole(given, check_experiment(given).plan, CUT, several=False)
     assert found is None if said is None else said in found
     assert needs_whole(given, check_experiment(given).plan, CUT, several=True) == "several trainers"
+
+
+class Counting(descend.Callback):
+    """A user's callback that says it reads no weights."""
+
+    reads_weights = False
+
+    def after_step(self, step):
+        self.last = step.step
+
+
+class Looking(Counting):
+    def before_step(self, step):
+        self.norm = sum(float(p.norm()) for p in step.run.module.parameters())
+
+
+class Renamed(Counting):
+    """Has no hook of its own."""
+
+
+@pytest.mark.parametrize(
+    ("callback", "said"),
+    [
+        (Counting(), None),
+        (Renamed(), None),
+        (Looking(), "the callback Looking"),
+        (descend.EarlyStopping(patience=1), None),
+        (descend.EarlyStopping(patience=1, restore_best=True), "the callback EarlyStopping"),
+    ],
+)
+def test_a_callback_says_whether_it_reads_weights(callback, said, tmp_path):
+    given = experiment(tmp_path)
+    plan = check_experiment(given).plan
+    given.model.callbacks.append(callback)
+    assert needs_whole(given, plan, CUT, several=False) == said
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What is refused for a module that is cut up among ranks."""
+"""What is refused for a module that is sharded among ranks."""
 
 import functools
 

@@ -464,3 +464,38 @@ def test_the_count_of_failures_is_in_the_log(tmp_path):
     fit(callbacks=[Poison(math.nan, [2])], on_nonfinite="skip", run_dir=tmp_path, stop=descend.Epochs(1))
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert rows[0]["skipped_steps"] == 1
+
+
+# ---- an objective that is not finite, although every gradient is
+
+
+def infinite(output, target):
+    return output.mean() + math.inf
+
+
+UNDEFINED = {
+    "infinite loss": ({"loss": infinite}, "the training objective of the last epoch is inf"),
+    "nothing counted": (
+        {"loss": lambda o, t: (-o.abs().sum(), 0.0)},
+        "the training objective of the last epoch is -inf",
+    ),
+    "validation": (
+        {"valid": (X * math.nan, Y)},
+        "the last validation objective is nan: look at the validation samples",
+    ),
+    "test": ({"test": (X * math.inf, Y)}, "the last test objective is nan: look at the test samples"),
+}
+
+
+@pytest.mark.parametrize("what", UNDEFINED)
+def test_a_run_does_not_end_well_with_an_objective_that_is_not_finite(tmp_path, what):
+    settings, words = UNDEFINED[what]
+    fault(lambda: fit(nn.Linear(5, 3), run_dir=tmp_path / "run", **settings), 4, words, "step-6")
+    assert fit(nn.Linear(5, 3), on_nonfinite="allow", **settings).steps == 6
+
+
+def test_an_objective_of_nothing_is_a_warning():
+    ignored = torch.full_like(Y, -100)
+    for mode, settings in {"train": {"data": (X, ignored)}, "validation": {"valid": (X, ignored)}}.items():
+        with pytest.warns(UserWarning, match=f"no {mode} target counted, as where a loss ignores all of them"):
+            fit(nn.Linear(5, 3), **settings)

@@ -3,7 +3,7 @@
     python -m venv frameworks
     echo "torch==2.13.0" > only-this-torch.txt
     frameworks/bin/pip install --constraint only-this-torch.txt torch==2.13.0 numpy lightning transformers accelerate \\
-        torchmetrics mlflow-skinny wandb
+        torchmetrics mlflow-skinny sqlalchemy alembic wandb
     PYTHONPATH=. frameworks/bin/python tests/frameworks/table.py [NAME ...]
 
 It needs an environment of its own, so pytest does not collect it. For each framework the model trains six steps with

@@ -7,6 +7,7 @@ import pytest
 
 from descend.errors import ConfigurationError
 from descend.launch import Job, flux, local, lsf, mpi, pjm, slurm
+from descend.launch.job import clock
 
 COMMAND = ["python", "-m", "descend", "run", "a b.prototext"]
 
@@ -56,6 +57,14 @@ def test_every_script_is_a_shell_script_with_the_command_and_its_status(schedule
 def test_what_schedulers_read(scheduler, lines, folder):
     text = scheduler.script(job(folder)).splitlines()
     assert [line for line in lines if line not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("minutes", "shown"),
+    [(0.5, "0:00:30"), (90, "1:30:00"), (1439.99, "23:59:59"), (1440, "24:00:00"), (6000, "100:00:00")],
+)
+def test_a_time_limit_may_be_longer_than_a_day(minutes, shown):
+    assert clock(minutes) == shown
 
 
 def test_starters_get_the_geometry(folder):

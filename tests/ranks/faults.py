@@ -2,7 +2,7 @@
 
 ours       made by the run
 theirs     made by the user
-cut        the same, and the module is cut up among them
+cut        the same, and the module is sharded among them
 """
 
 from __future__ import annotations

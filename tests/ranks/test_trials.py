@@ -37,7 +37,7 @@ def test_seconds_end_all_ranks_at_one_step(tmp_path):
 def test_a_bad_sample_is_named_with_its_rank(tmp_path):
     ended = start(2, "trials.py", tmp_path, "poisoned")
     check_codes(ended, 4)
-    assert "rank 1: epoch 0, mini-batch 0: the values of these samples are not finite: sample 7" in ended[0].err
+    assert "rank 1: epoch 1, mini-batch 1: the values of these samples are not finite: sample 7" in ended[0].err
     assert "rank 0:" not in ended[0].err
     assert not ended[1].err.strip()  # what all agree on, the first rank says
     verify(newest_checkpoint(tmp_path / "run" / "checkpoints"))

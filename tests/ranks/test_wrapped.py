@@ -1,4 +1,4 @@
-"""A module that `fully_shard` has cut up is trained as a whole one is: the same weights, rows and files."""
+"""A module that `fully_shard` has sharded is trained as a whole one is: the same weights, rows and files."""
 
 import shutil
 

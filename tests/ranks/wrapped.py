@@ -1,4 +1,4 @@
-"""Modules that `fully_shard` has cut up, in runs that have to come out as those of whole ones. As a script: NAMES."""
+"""Modules that `fully_shard` has sharded, in runs that have to come out as those of whole ones. As a script: NAMES."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SGD = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
 def cut(module: nn.Module, *shape: int) -> nn.Module:
-    """The module, each layer with weights cut up where there are ranks."""
+    """The module, each layer with weights sharded where there are ranks."""
     if "WORLD_SIZE" not in os.environ:
         return module
     ranks = int(os.environ["WORLD_SIZE"])
@@ -47,7 +47,7 @@ def normed():
 
 
 def in_two_dimensions():
-    """Cut up among two ranks, with a copy on two others."""
+    """Sharded among two ranks, with a copy on two others."""
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     return descend.fit(
         cut(network(), ranks // 2, 2),
@@ -62,7 +62,7 @@ def in_two_dimensions():
 
 
 class Partly(nn.Module):
-    """Only one part of it is cut up; the rest is whole on every rank."""
+    """Only one part of it is sharded; the rest is whole on every rank."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A run with a directory whose module is cut up among ranks. As a script: EPOCHS."""
+"""A run with a directory whose module is sharded among ranks. As a script: EPOCHS."""
 
 from __future__ import annotations
 

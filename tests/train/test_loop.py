@@ -109,6 +109,27 @@ def test_a_limit_on_steps_ends_inside_an_epoch_and_the_next_call_goes_on_from_th
     assert (run.state.contexts[Mode.TRAIN].epoch, run.state.contexts[Mode.TRAIN].position) == (2, 1)
 
 
+def test_a_callback_ends_the_run_inside_an_epoch_where_the_criterion_decides_between_epochs_alone():
+    asked: list[int] = []
+
+    class Whole(Epochs):
+        ends_within_epoch = False
+
+        def reason(self, at):
+            asked.append(at.step)
+            return super().reason(at)
+
+    class Enough(Callback):
+        def after_step(self, step):
+            if step.step == 4:
+                step.run.control.stop("seen enough")
+
+    run = run_of(Regression(), data(batch_size=4), callbacks=(Enough(),))
+    assert train(run, Whole(9)) == "seen enough"
+    assert run.state.step == 4
+    assert sorted(set(asked)) == [0, 3]  # at the ends of epochs of 3 steps
+
+
 def test_stopping_in_parts_gives_the_same_weights_as_going_through():
     whole, _ = trained(None, epochs=3, batch_size=3)
     task = Regression()
@@ -121,7 +142,7 @@ def test_stopping_in_parts_gives_the_same_weights_as_going_through():
 def test_a_signal_ends_the_run_between_two_steps_and_says_where():
     asked = iter([None, None, "SIGTERM"])
     run = run_of(Regression(), data(batch_size=2), stop_requested=lambda: next(asked))
-    with pytest.raises(Stopped, match=r"SIGTERM after step 3, in epoch 0 \(step 3"):
+    with pytest.raises(Stopped, match=r"SIGTERM after step 3, in epoch 1 \(step 3"):
         train(run, Epochs(5))
     assert run.state.contexts[Mode.TRAIN].step == 3
 
@@ -224,7 +245,7 @@ def test_ranks_are_synchronized_where_an_epoch_begins():
     run.strategy = Hears()
     run.strategy.setup(run)
     train(run, Epochs(2))
-    assert heard == ["the beginning of epoch 0, step 0", "the beginning of epoch 1, step 3"]
+    assert heard == ["the beginning of epoch 1, step 0", "the beginning of epoch 2, step 3"]
 
 
 def test_the_time_of_each_step_is_counted_once(monkeypatch):
@@ -308,5 +329,5 @@ def test_data_that_end_before_the_last_mini_batch_are_an_error():
     run = run_of(Regression(), data(batch_size=4))
     run.strategy = Short()
     run.strategy.setup(run)
-    with pytest.raises(DataError, match="epoch 0 ended after 8 samples, before its last mini-batch"):
+    with pytest.raises(DataError, match="epoch 1 ended after 8 samples, before its last mini-batch"):
         train(run, Epochs(1))

@@ -38,7 +38,7 @@ def test_samples_with_nan_or_infinity_are_named_with_their_field():
     found = batch(x=x, y=y, label=np.arange(4))
     assert has_nonfinite_input(found)
     assert diagnose_batch(found) == (
-        "epoch 3, mini-batch 7: the values of these samples are not finite: "
+        "epoch 4, mini-batch 8: the values of these samples are not finite: "
         "sample 101 (field 'x'); sample 103 (field 'x'); sample 103 (field 'y')"
     )
 
@@ -61,7 +61,7 @@ def test_complex_values_are_looked_at_and_texts_and_integers_are_not():
 
 def test_finite_samples_are_listed_by_number():
     assert diagnose_batch(batch(x=np.zeros(3))) == (
-        "epoch 3, mini-batch 7: the values of its samples are finite; their numbers are 100, 101, 102"
+        "epoch 4, mini-batch 8: the values of its samples are finite; their numbers are 100, 101, 102"
     )
     assert diagnose_batch(batch(x=np.zeros(20))).endswith("114, 115 and 4 more")
 

@@ -60,9 +60,30 @@ def test_what_is_saved_comes_back_without_rows_of_the_epoch_under_way_and_withou
     assert (again.seconds, again.epoch_progress.seconds) == (9.0, 4.0)
 
 
+WRONG_ROWS = (
+    {"mode": ["train"]},
+    {"mode": 3},
+    {"epoch": "0"},
+    {"step": {}},
+    {"objective": [1.0]},
+    {"objective": "low"},
+)
+PROGRESS = EpochProgress(0, 0).state_dict(Communicator())
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("contexts", {}), ("history", [3]), ("values", {"a": "x"}), ("skipped_in_a_row", None), ("epoch_progress", {})],
+    [
+        ("contexts", {}),
+        ("history", [3]),
+        *(("history", [{"mode": "train", "epoch": 0, "step": 1, "samples": 4} | wrong]) for wrong in WRONG_ROWS),
+        ("history", [{"mode": "train", "samples": 4}]),
+        ("values", {"a": "x"}),
+        ("skipped_in_a_row", None),
+        ("epoch_progress", {}),
+        ("epoch_progress", {**PROGRESS, "rows_before": []}),
+        ("epoch_progress", {**PROGRESS, "skipped": None}),
+    ],
 )
 def test_a_damaged_state_changes_nothing(name, value):
     state = state_after(2)

@@ -197,6 +197,20 @@ def test_a_text_without_at_most_keeps_its_meaning():
     assert found == Reached("train/objective", 0.5, at_most=False)
 
 
+def test_epochs_alone_do_not_end_a_run_within_an_epoch():
+    class Odd(Epochs):
+        def reason(self, at):
+            return "an odd step" if at.step % 2 else None
+
+    assert not Epochs(3).ends_within_epoch
+    assert not (Epochs(3) | Epochs(4)).ends_within_epoch
+    assert not (Epochs(3) & Epochs(4)).ends_within_epoch
+    for stop in (Steps(3), Seconds(1), SecondsPerRun(1), Reached("train/objective", 0.1), Odd(3)):
+        assert stop.ends_within_epoch
+        assert (Epochs(3) | stop).ends_within_epoch
+        assert (stop & Epochs(3)).ends_within_epoch
+
+
 def test_a_criterion_of_ones_own_has_no_text():
     class Never(Stop):
         def reason(self, at):

@@ -8,10 +8,11 @@ Source: https://arrow.apache.org/docs/format/Columnar.html, "IPC File Format" an
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from descend.data.arrow_columns import class_names, flattened
-from descend.data.arrow_source import Chunk
+from descend.data.arrow_source import MAX_COLUMNS, Chunk
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
 from descend.data.paths import check_mapped
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE_FORMATS", "ArrowFiles"]
 
+MAX_BATCHES = 2**16  # of a file
 _FILE, _STREAM, _FEATHER_1 = b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
 
 
@@ -47,11 +49,18 @@ class ArrowFiles:
             batches = self._batches(path)
             try:
                 # A dictionary of a file is part of its batches, so an empty table cannot be made from the schema alone.
+                names = batches[0].schema.names
+                if len(names) > MAX_COLUMNS:
+                    raise DataError(f"it has {len(names):,} columns; at most {MAX_COLUMNS:,} are read")
                 named = class_names(batches[0].schema)
                 here = flattened(batches[0].slice(0, 0)).schema.remove_metadata()
+                if len(batches) > MAX_BATCHES:
+                    raise DataError(
+                        f"it has {len(batches):,} batches of rows; at most {MAX_BATCHES:,} are read: write larger ones"
+                    )
                 sizes = [len(batch) for batch in batches]
             except Exception as error:
-                raise DataError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
+                raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
             if schema is not None and not here.equals(schema):
                 raise DataError(f"{path} has other columns than {paths[0]}; files of one reader must have the same")
             schema, first, self.class_names = here, 0, named
@@ -77,7 +86,8 @@ class ArrowFiles:
                     self._open[path] = _IndexedBatches(arrow.ipc.open_file(mapped))
                 else:
                     stream = arrow.ipc.open_stream(mapped)
-                    tables = [arrow.Table.from_batches([batch]) for batch in stream]
+                    some = itertools.islice(stream, MAX_BATCHES + 1)
+                    tables = [arrow.Table.from_batches([batch]) for batch in some]
                     self._open[path] = tables or [stream.schema.empty_table()]
             except Exception as error:  # pyarrow raises OSError, ValueError and others of its own
                 raise DataError(f"{path} is not an Arrow file, or was cut off: {str(error).splitlines()[0]}") from error

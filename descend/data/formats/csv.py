@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import codecs
 import csv
-import gzip
 import io
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any
 
 from descend.arguments import shown
 from descend.data.arrow_source import MAX_COLUMNS
 from descend.data.bad_rows import is_number, repaired_csv
+from descend.data.expansion import is_gzip, opened
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
 from descend.data.text_tables import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
@@ -44,18 +44,11 @@ _FRACTION = re.compile(r"[+-]?\d+[.,]\d+([eE][+-]?\d+)?")
 
 def _encoding_of(path: Path, given: str | None) -> str:
     """The encoding of a file: what was said, or UTF-16 where it begins with its mark, or UTF-8."""
-    with _plain(path) as file:
+    with opened(path) as file:
         begin = file.read(2)
     if given is not None:
         return given
     return "utf-16" if begin in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8"
-
-
-def _plain(path: Path) -> BinaryIO:
-    """A file, decompressed if it is compressed by gzip."""
-    with path.open("rb") as raw:
-        compressed = raw.read(2) == b"\x1f\x8b"
-    return cast("BinaryIO", gzip.open(path)) if compressed else path.open("rb")
 
 
 def first_row(path: Path, separator: str | None, encoding: str = "utf-8") -> tuple[str, list[str]]:
@@ -64,7 +57,7 @@ def first_row(path: Path, separator: str | None, encoding: str = "utf-8") -> tup
     Raises:
         DataError: the row is longer than `BLOCK_BYTES`, has more than `MAX_COLUMNS` cells, or is no text.
     """
-    with _plain(path) as file:
+    with opened(path) as file:
         content = file.readline(BLOCK_BYTES + 1)
         if len(content) > BLOCK_BYTES:
             raise DataError(f"{path}: the first row is longer than {BLOCK_BYTES:,} bytes; is this a table of text?")
@@ -88,7 +81,7 @@ def first_row(path: Path, separator: str | None, encoding: str = "utf-8") -> tup
 
 
 def _has_text(path: Path) -> bool:
-    with _plain(path) as file:
+    with opened(path) as file:
         return bool(file.read(BLOCK_BYTES).strip(b"\xef\xbb\xbf \t\r\n"))
 
 
@@ -101,7 +94,7 @@ def _decimal_point(path: Path, separator: str, encoding: str) -> str:
     """What separates integers from their fractions, judged by the first rows."""
     if separator == ",":
         return "."
-    with io.TextIOWrapper(_plain(path), encoding=encoding, errors="replace", newline="") as file:
+    with io.TextIOWrapper(opened(path), encoding=encoding, errors="replace", newline="") as file:
         text = file.read(_LOOKED_AT)
     found = {
         "," if "," in cell else "." for cell in text.replace("\n", separator).split(separator) if _is_fraction(cell)
@@ -134,7 +127,7 @@ def _parse(path: Path, options: ReadOptions) -> Iterable[Any]:
         ),
     }
     with decompressed(path) as stream:
-        if path.stat().st_size <= IN_MEMORY_BYTES and not path.name.endswith(".gz"):
+        if path.stat().st_size <= IN_MEMORY_BYTES and not is_gzip(path):
             yield _whole(arrow_csv, stream, settings)
         else:
             yield from arrow_csv.open_csv(stream, **settings)  # looks at the first block

@@ -13,6 +13,7 @@ Source: https://docs.h5py.org; the format: https://docs.hdfgroup.org/hdf5/develo
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ import numpy as np
 from descend.arguments import shown
 from descend.data.arrow_columns import LENGTH
 from descend.data.concatenated import Pieces
+from descend.data.expansion import check_expansion
 from descend.data.file_format import FileFormat, library
 from descend.data.formats.hdf5_blocks import StoredRows
 from descend.data.nested_fields import native
@@ -39,7 +41,10 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE_FORMATS", "HDF5Source"]
 
-MAX_DATA_SETS = 65_536
+MAX_FIELDS = 16_384
+_MAX_LINKS = 32_768
+_POINTER_BYTES = 16  # of an array of its own length, or of a text
+_MAX_DEPTH = 64
 _SCANNED = 4096  # arrays of different lengths that are looked at in one go
 
 
@@ -96,10 +101,12 @@ class HDF5Source:
     def _fields(self, path: Path, options: ReadOptions) -> tuple[dict[str, Field], int]:
         """The fields of a file and the number of its samples."""
         file, found, counts = self._open(path), dict[str, Field](), dict[str, int]()
+        types: dict[str, np.dtype[Any]] = {}  # that of a compound type with many parts takes long to make
         for name, inside in list(self._names.items()):
             try:
                 stored = file[inside]
-                kind = stored.dtype[self._parts[name]] if name in self._parts else stored.dtype
+                whole = types[inside] if inside in types else types.setdefault(inside, stored.dtype)
+                kind = whole[self._parts[name]] if name in self._parts else whole
                 found[name] = self._field(name, stored, kind)
                 counts[name] = stored.shape[0]
             except (KeyError, IndexError):
@@ -125,7 +132,7 @@ class HDF5Source:
             parts = there[inside].dtype.names
             for part in parts or ():
                 self._parts[f"{name}.{part}"] = part
-            found |= {f"{name}.{part}": inside for part in parts} if parts else {name: inside}
+            found.update({f"{name}.{part}": inside for part in parts} if parts else {name: inside})
         return found
 
     def _field(self, name: str, stored: Any, kind: np.dtype[Any]) -> Field:
@@ -137,10 +144,12 @@ class HDF5Source:
         if name in self._parts and (kind.kind == "S" or h5py.check_string_dtype(kind) is not None):
             return Field(whole, np.dtype(str))
         if h5py.check_string_dtype(kind) is not None:
+            _check_pointers(name, stored)
             return Field(stored.shape[1:], np.dtype(str))
         if (inner := h5py.check_vlen_dtype(kind)) is not None and np.dtype(inner).kind in "fiub":
             if len(stored.shape) > 1:
                 raise DataError(f"'{name}' has arrays of different lengths in {len(stored.shape)} dimensions, not one")
+            _check_pointers(name, stored)
             longest = self._length or max(
                 (len(one) for i in range(0, len(stored), _SCANNED) for one in stored[i : i + _SCANNED]), default=0
             )
@@ -148,6 +157,7 @@ class HDF5Source:
             return Field((-1,), native(np.empty(0, inner)).dtype)
         if kind.kind not in "fiubc":
             raise DataError(f"'{name}' is of the type {kind}, which has no array of numbers")
+        _check_chunks(name, stored)
         return Field(whole, native(np.empty(0, kind)).dtype)
 
     def _with_lengths(self, found: Mapping[str, Field]) -> dict[str, Field]:
@@ -229,6 +239,24 @@ def _as_text(values: Array) -> Array:
     return np.array(flat, dtype=str).reshape(values.shape)
 
 
+def _check_pointers(name: str, stored: Any) -> None:
+    """Check that a data set of texts or arrays has no more of them than its bytes can tell."""
+    check_expansion(
+        f"'{name}', with {stored.size:,} entries,",
+        stored.id.get_storage_size(),
+        stored.size * _POINTER_BYTES,
+        "write the entries that there are",
+    )
+
+
+def _check_chunks(name: str, stored: Any) -> None:
+    """Check that the chunk of a data set does not become far larger than all of its bytes."""
+    if stored.chunks is None:
+        return
+    size = math.prod(stored.chunks) * stored.dtype.itemsize
+    check_expansion(f"'{name}'", stored.id.get_storage_size(), size, "write it with smaller chunks")
+
+
 def _indented(reasons: Mapping[str, str]) -> list[str]:
     return [f"    {reason}" for reason in reasons.values()]
 
@@ -237,9 +265,18 @@ def _data_sets(file: Any, left_out: dict[str, str]) -> dict[str, Any]:
     """All data sets of a file by path; each group is entered once, and links to other files never."""
     h5py = library("h5py", "an HDF5 file")
     found: dict[str, Any] = {}
+    entered = {file.id}
+    links = fields = 0
 
-    def walk(group: Any, path: str, above: tuple[Any, ...]) -> None:
+    def walk(group: Any, path: str, depth: int) -> None:
+        nonlocal links, fields
         for name in group:
+            links += 1
+            if links > _MAX_LINKS:
+                raise DataError(
+                    f"{file.filename} has more than {_MAX_LINKS:,} groups, data sets and links; its first dimension "
+                    "must count the samples, so a group for each sample is too many"
+                )
             link = group.get(name, getlink=True)
             if isinstance(link, h5py.ExternalLink):
                 left_out[path + name] = f"{shown(path + name)} is a link to another file, which is not followed"
@@ -252,12 +289,15 @@ def _data_sets(file: Any, left_out: dict[str, str]) -> dict[str, Any]:
                     )
                     continue
                 found[path + name] = item
-            elif isinstance(item, h5py.Group) and item.id not in above and len(above) < 64:
-                walk(item, f"{path}{name}/", (*above, item.id))
-            if len(found) > MAX_DATA_SETS:
-                raise DataError(f"{file.filename} has more than {MAX_DATA_SETS:,} data sets")
+                kind = item.id.get_type()
+                fields += kind.get_nmembers() if isinstance(kind, h5py.h5t.TypeCompoundID) else 1
+                if fields > MAX_FIELDS:
+                    raise DataError(f"{file.filename} has more than {MAX_FIELDS:,} data sets and parts of these")
+            elif isinstance(item, h5py.Group) and item.id not in entered and depth < _MAX_DEPTH:
+                entered.add(item.id)  # a group can have any number of names
+                walk(item, f"{path}{name}/", depth + 1)
 
-    walk(file, "", (file.id,))
+    walk(file, "", 0)
     return found
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from descend.data.arrow_source import MAX_COLUMNS
 from descend.data.bad_rows import repaired_jsonl
+from descend.data.expansion import is_gzip
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
 from descend.data.text_tables import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
@@ -31,13 +31,18 @@ __all__ = ["FILE_FORMATS"]
 
 _DEEPEST = 100  # objects and lists within each other: Arrow's parser calls itself for each, and would crash
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+_KEY = re.compile(rb'"((?:[^"\\]|\\.)*+)"[ \t]*:')
+_SAMPLED = 256  # rows of a block
+_FEW_KEYS = 64
+# Arrow's parser takes a fifth of a microsecond for each key that a row lacks, and there may be any number of them.
+_ABSENT, _ABSENT_A_BYTE = 2**23, 16
 
 
 def _check(path: Path) -> None:
     """Refuse what Arrow's parser would crash over, or be busy with for minutes.
 
     Raises:
-        DataError: a row is nested too deeply, or the first one has too many keys.
+        DataError: a row is nested too deeply, has too many keys, or rows have too few of the keys that others have.
     """
     row, rest = 0, b""
     with decompressed(path) as stream:
@@ -53,24 +58,86 @@ def _check(path: Path) -> None:
 
 def _check_rows(path: Path, rows: bytes, first: int) -> int:
     """Check some whole rows, of which the first has a number; the number of the one after them."""
-    if first == 0:
-        line = rows.partition(b"\n")[0]
-        if line.count(b":") > MAX_COLUMNS:
-            with suppress(ValueError, RecursionError):  # the parser says what is wrong
-                if len(json.loads(line)) > MAX_COLUMNS:
-                    raise DataError(f"{path}: row 0 has more than {MAX_COLUMNS:,} keys; at most that many are read")
     characters = np.frombuffer(rows, np.uint8)
     ends = np.append(np.flatnonzero(characters == ord("\n")), len(rows))
     begins = np.append(0, ends[:-1] + 1)
-    opening = np.append(0, np.cumsum((characters == ord("{")) | (characters == ord("[")), dtype=np.int64))
-    for number in np.flatnonzero(opening[ends] - opening[begins] > _DEEPEST).tolist():
-        plain = np.frombuffer(_TEXT.sub(b"", rows[begins[number] : ends[number]]), np.uint8)
+    numbers = np.flatnonzero(ends > begins)  # of rows that are not blank
+    begins, ends, after = begins[numbers], ends[numbers], first + len(ends)
+    objects = characters == ord("{")
+    opening = np.append(0, np.cumsum(objects | (characters == ord("[")), dtype=np.int64))
+    for at in np.flatnonzero(opening[ends] - opening[begins] > _DEEPEST).tolist():
+        plain = np.frombuffer(_TEXT.sub(b"", rows[begins[at] : ends[at]]), np.uint8)
         steps = np.isin(plain, (ord("{"), ord("["))).astype(np.int64) - np.isin(plain, (ord("}"), ord("]")))
         if np.cumsum(steps).max(initial=0) > _DEEPEST:
             raise DataError(
-                f"{path}: row {first + number} is nested more than {_DEEPEST} deep; write it with fewer levels"
+                f"{path}: row {first + numbers[at]} is nested more than {_DEEPEST} deep; write it with fewer levels"
             )
-    return first + len(ends)
+    colons = np.flatnonzero(characters == ord(":"))
+    in_row = np.searchsorted(colons, ends) - np.searchsorted(colons, begins)
+    for at in np.flatnonzero(in_row > MAX_COLUMNS).tolist():
+        if len(set(_KEY.findall(rows[begins[at] : ends[at]]))) > MAX_COLUMNS:
+            raise DataError(
+                f"{path}: row {first + numbers[at]} has more than {MAX_COLUMNS:,} keys; at most so many are read"
+            )
+    chosen = np.unique(np.linspace(0, len(ends) - 1, min(_SAMPLED, len(ends)), dtype=np.int64)).tolist()
+    if _may_lack_keys([rows[begins[at] : ends[at]] for at in chosen]):
+        _check_absent(path, rows, int(objects.sum()), first)
+    return after
+
+
+def _may_lack_keys(some: Sequence[bytes]) -> bool:
+    """Whether rows have many keys of which some rows lack some."""
+    keys = [frozenset(_KEY.findall(row)) for row in some]
+    early, late = (frozenset[bytes]().union(*part) for part in (keys[: len(keys) // 2], keys[len(keys) // 2 :]))
+    return (len(early | late) > _FEW_KEYS and len(set(keys)) > 1) or early != late
+
+
+def _check_absent(path: Path, rows: bytes, objects: int, first: int) -> None:
+    """Check that the table of some rows has not far more cells than values; `objects` is the number of all objects."""
+    allowed = max(_ABSENT, _ABSENT_A_BYTE * len(rows))
+    if len(set(_KEY.findall(rows))) * objects <= allowed:
+        return
+    levels, values = _Level(), 0
+    for row in rows.splitlines():
+        try:
+            values += levels.note(json.loads(row)) if row.strip() else 0
+        except (ValueError, RecursionError):  # the parser says what is wrong
+            return
+    if (cells := levels.cells()) - values > allowed:
+        raise DataError(
+            f"{path}, from row {first} on: {values:,} values have so many different keys that they make a table of "
+            f'{cells:,} cells; write what differs as values: {{"name": ..., "value": ...}}'
+        )
+
+
+class _Level:
+    """The objects at one place of the rows: how many there are, and all of their keys."""
+
+    def __init__(self) -> None:
+        self.count = 0  # of objects in lists, and of rows
+        self.below: dict[str, _Level] = {}
+
+    def note(self, value: Any, in_list: bool = True) -> int:
+        """Count an object, or the objects of a list, and return the number of its values."""
+        if isinstance(value, list):
+            return sum(self.note(one) for one in cast("list[Any]", value))
+        self.count += in_list
+        if not isinstance(value, dict):
+            return 0
+        items = cast("dict[str, Any]", value)
+        for key in items:
+            if key not in self.below:
+                self.below[key] = _Level()
+        return len(items) + sum(
+            self.below[key].note(inner, in_list=False)
+            for key, inner in items.items()
+            if isinstance(inner, (dict, list))
+        )
+
+    def cells(self, around: int = 0) -> int:
+        """The cells of the table of all objects, of which one that is missing has cells as well."""
+        rows = self.count or around
+        return sum(rows + one.cells(rows) for one in self.below.values())
 
 
 def _parse(path: Path) -> Iterable[Any]:
@@ -81,7 +148,7 @@ def _parse(path: Path) -> Iterable[Any]:
             raise DataError(f"{path} is one list of JSON, {begin[:20]!r}...; write an object a line, without the list")
     _check(path)
     with decompressed(path) as stream:
-        if path.stat().st_size <= IN_MEMORY_BYTES and not path.name.endswith(".gz"):
+        if path.stat().st_size <= IN_MEMORY_BYTES and not is_gzip(path):
             yield arrow_json.read_json(stream, read_options=how)
         else:
             yield from arrow_json.open_json(stream, read_options=how)

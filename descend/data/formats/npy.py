@@ -22,6 +22,7 @@ import numpy as np
 
 from descend.arguments import shown
 from descend.data.concatenated import Pieces
+from descend.data.expansion import check_expansion
 from descend.data.file_format import FileFormat
 from descend.data.nested_fields import native
 from descend.data.paths import check_mapped
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 __all__ = ["FILE_FORMATS", "MAX_COMPRESSED_BYTES", "ArraySource", "StoredArray", "npy_array", "npz_arrays"]
 
 MAX_COMPRESSED_BYTES = 2**31
+MAX_ARRAYS = 1024  # each is mapped, which takes a descriptor
+_MAX_DIRECTORY_BYTES = 2**22
+_END_BYTES = 2**16 + 64  # the last record of a zip file, with its comment
 _LOCAL_HEADER_BYTES = 30  # of a zip file, before the name; PKWARE's APPNOTE.TXT section 4.3.7
 
 
@@ -129,6 +133,11 @@ def npz_arrays(path: Path, wanted: tuple[str, ...]) -> dict[str, StoredArray]:
         ConfigurationError: there is no array of a wanted name.
         DataError: the file is damaged, or an array is of Python objects, a single value, or compressed and too large.
     """
+    if (size := _directory_bytes(path)) > _MAX_DIRECTORY_BYTES:
+        raise DataError(
+            f"{path} has a directory of {size:,} bytes, for more arrays than are read, {MAX_ARRAYS:,}: write the "
+            "samples as one array"
+        )
     try:
         archive = zipfile.ZipFile(path)
     except zipfile.BadZipFile as error:
@@ -142,14 +151,25 @@ def npz_arrays(path: Path, wanted: tuple[str, ...]) -> dict[str, StoredArray]:
             )
         if not members:
             raise DataError(f"{path} has no arrays")
+        if len(wanted or members) > MAX_ARRAYS:
+            raise DataError(
+                f"{path} has {len(members):,} arrays; at most {MAX_ARRAYS:,} are read: write the samples as one array, "
+                "or choose some with key=[...]"
+            )
         names = [name.removesuffix(".npy") for name in members]
         if unknown := [name for name in wanted if name not in names]:
             raise ConfigurationError(
                 f"read: {path} has no array '{unknown[0]}'{nearest(unknown[0], names)}; it has {', '.join(names)}"
             )
         found: dict[str, StoredArray] = {}
-        for name in wanted or names:
-            info = members[f"{name}.npy"]
+        chosen = [members[f"{name}.npy"] for name in wanted or names]
+        check_expansion(
+            str(path),
+            sum(info.compress_size for info in chosen),
+            sum(info.file_size for info in chosen),
+            "save it with numpy.savez, then it is mapped",
+        )
+        for name, info in zip(wanted or names, chosen, strict=True):
             if info.compress_type != zipfile.ZIP_STORED and info.file_size > MAX_COMPRESSED_BYTES:
                 raise DataError(
                     f"{path}, array '{name}' is compressed and has {info.file_size:,} bytes; at most "
@@ -162,6 +182,21 @@ def npz_arrays(path: Path, wanted: tuple[str, ...]) -> dict[str, StoredArray]:
                 found[name] = _along(one)
         if not found:
             raise DataError(f"{path} has single values alone; the first dimension of an array must count the samples")
+        return found
+
+
+def _directory_bytes(path: Path) -> int:
+    """The size of the list of members at the end of a zip file, which is read whole; 0 if there is none."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _END_BYTES))
+        tail = file.read()
+        if (end := tail.rfind(b"PK\5\6")) < 0 or len(tail) < end + 16:
+            return 0
+        found = int.from_bytes(tail[end + 12 : end + 16], "little")
+        if tail[max(0, end - 20) : end].startswith(b"PK\6\7"):  # the place of a record with longer numbers
+            file.seek(min(int.from_bytes(tail[end - 12 : end - 4], "little"), size))
+            found = max(found if found < 2**32 - 1 else 0, int.from_bytes(file.read(56)[40:48], "little"))
         return found
 
 

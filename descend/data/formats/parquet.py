@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from descend.data.arrow_columns import class_names, empty_table, flattened
-from descend.data.arrow_source import Chunk
+from descend.data.arrow_source import MAX_COLUMNS, Chunk
+from descend.data.expansion import FREE_BYTES, check_expansion
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
 from descend.data.partitions import with_partitions
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE_FORMATS", "MAX_GROUP_ROWS", "ParquetFiles"]
 
+MAX_FOOTER_BYTES = 2**26
+_TRAILER_BYTES = 8  # the length of the footer, and a magic number
+_NUMBER_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+_DICTIONARY_BYTES = 2**24
 MAX_GROUP_ROWS = 2**27  # a few bytes can promise any number of equal values
 
 
@@ -48,8 +53,11 @@ class ParquetFiles:
         self._footers: dict[Path, Any] = {}  # parsed once: there may be thousands of row groups
         schema = None
         for path in paths:
+            _check_footer(path)
             file = self._open(path)
             self._footers[path] = file.metadata
+            if file.metadata.num_columns > MAX_COLUMNS:
+                raise DataError(f"{path} has {file.metadata.num_columns:,} columns; at most {MAX_COLUMNS:,} are read")
             here = empty_table(file.schema_arrow).schema.remove_metadata()
             if schema is not None and not here.equals(schema):
                 raise DataError(f"{path} has other columns than {paths[0]}; files of one reader must have the same")
@@ -66,19 +74,23 @@ class ParquetFiles:
                 self.chunks.append(Chunk(path, index, first, group.num_rows))
                 first += group.num_rows
                 full &= _without_nulls(group)
+                _check_size(f"{path}: row group {index}", group)
             self._full = full if len(paths) == 1 or path == paths[0] else self._full & full
         self.schema: Any = schema
 
-    def _open(self, path: Path) -> Any:
+    def _open(self, path: Path, row_group: int | None = None) -> Any:
+        """A file; to read a row group, texts of a dictionary are kept in it until their size is known."""
         parquet = library("pyarrow.parquet", "a Parquet file")
+        footer = self._footers.get(path)
+        texts = None if footer is None or row_group is None else _texts_of_dictionaries(footer.row_group(row_group))
         try:
-            return parquet.ParquetFile(path, memory_map=True, metadata=self._footers.get(path))
+            return parquet.ParquetFile(path, memory_map=True, metadata=footer, read_dictionary=texts)
         except Exception as error:  # pyarrow raises OSError, ValueError and others of its own
             raise DataError(f"{path} is not a Parquet file, or was cut off: {str(error).splitlines()[0]}") from error
 
     def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
         """Some columns of a row group. A file is opened for each, since threads and processes cannot share one."""
-        with self._open(chunk.path) as file:
+        with self._open(chunk.path, chunk.index) as file:
             tops = set(file.schema_arrow.names)
             wanted = list(dict.fromkeys(top for name in columns for top in _prefixes(name) if top in tops))
             table = flattened(file.read_row_group(chunk.index, columns=wanted, use_threads=True))
@@ -95,6 +107,43 @@ def _prefixes(name: str) -> list[str]:
     """A, A.B and A.B.C of "A.B.C": which of them is the column of the file that has this part."""
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+
+
+def _check_footer(path: Path) -> None:
+    """Check that the description of a file, which is read whole, is not too long to be read."""
+    with path.open("rb") as file:
+        file.seek(0, 2)
+        if (size := file.tell()) < _TRAILER_BYTES:
+            return
+        file.seek(size - _TRAILER_BYTES)
+        length = int.from_bytes(file.read(4), "little")
+        ends = file.read() == b"PAR1" and length <= size - _TRAILER_BYTES  # otherwise the library says what is wrong
+    if ends and length > MAX_FOOTER_BYTES:
+        raise DataError(
+            f"{path} has a footer of {length:,} bytes; at most {MAX_FOOTER_BYTES:,} are read: write it with larger row "
+            "groups or fewer columns"
+        )
+
+
+def _check_size(place: str, group: Any) -> None:
+    """Check that columns of numbers do not become far larger than they are in the file."""
+    columns = [group.column(number) for number in range(group.num_columns)]
+    numbers = [one for one in columns if one.physical_type in _NUMBER_BYTES]
+    promised = sum(one.num_values * _NUMBER_BYTES[one.physical_type] for one in numbers)
+    stored = sum(one.total_compressed_size for one in numbers)
+    check_expansion(place, stored, promised, "write it with smaller row groups")
+
+
+def _texts_of_dictionaries(group: Any) -> list[str]:
+    """Columns of texts that may be far larger than what is stored; of a large one the texts are stored themselves."""
+    columns = [group.column(number) for number in range(group.num_columns)]
+    return [
+        one.path_in_schema
+        for one in columns
+        if one.physical_type == "BYTE_ARRAY" and one.has_dictionary_page
+        if one.total_uncompressed_size < _DICTIONARY_BYTES
+        if one.num_values * one.total_uncompressed_size > FREE_BYTES
+    ]
 
 
 def _without_nulls(group: Any) -> set[str]:

@@ -7,11 +7,11 @@ known by their first line; `format="text"` reads one as text.
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO
 
+from descend.data.expansion import is_gzip, opened
 from descend.data.file_format import FileFormat
 from descend.data.packed_text import (
     LENGTH,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["FILE_FORMATS", "MAX_DECOMPRESSED_BYTES"]
 
 MAX_DECOMPRESSED_BYTES = 2**30  # gzip expands up to 1,032 times, so a small file can promise any amount of text
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 class _Bounded:
@@ -68,20 +67,15 @@ class _Place:
         return f"{self.paths[origin[0]]}, byte {origin[1]:,}"
 
 
-def _is_compressed(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) == _GZIP_MAGIC
-
-
 def _pieces(paths: Sequence[Path], separator: str | None) -> Iterator[Piece]:
     between = None if separator is None else separator.encode()
     for number, path in enumerate(paths):
-        if not _is_compressed(path):
+        if not is_gzip(path):
             with path.open("rb") as stream:
                 yield from pieces_of(stream, number, between)
             continue
-        with gzip.open(path) as stream:
-            yield from pieces_of(_Bounded(cast("BinaryIO", stream), path), number, between)
+        with opened(path) as stream:
+            yield from pieces_of(_Bounded(stream, path), number, between)
 
 
 def _open_text(paths: Sequence[Path], options: ReadOptions) -> Packed:
@@ -89,7 +83,7 @@ def _open_text(paths: Sequence[Path], options: ReadOptions) -> Packed:
     length = options.length or LENGTH
     for path in paths:
         text_begin(path)  # the name of a file that is in UTF-16
-    if vocabulary.tokenizer is None and options.separator is None and not any(map(_is_compressed, paths)):
+    if vocabulary.tokenizer is None and options.separator is None and not any(map(is_gzip, paths)):
         return Packed(FileBytes(paths), vocabulary, length)
     return Packed(TokenFile(_pieces(paths, options.separator), vocabulary, _Place(paths)), vocabulary, length)
 

@@ -30,10 +30,10 @@ __all__ = ["OPTIMIZERS", "REFUSED", "REFUSED_SCHEDULES", "SCHEDULES"]
 
 
 def _no(**given: Any) -> None:
-    """Refuse arguments whose arithmetic is not had."""
+    """Refuse arguments whose arithmetic is not supported."""
     for name, value in given.items():
         if value is not None and not (isinstance(value, (bool, int, float)) and value == 0):
-            raise Unsupported(f"optax's {name}={value!r} is not had here; leave it at its default")
+            raise Unsupported(f"optax's {name}={value!r} is not supported; leave it at its default")
 
 
 def _unmasked(**masks: Any) -> None:
@@ -47,7 +47,7 @@ def _adam_rule(b1: float, b2: float, eps: float, eps_root: float, nesterov: bool
     _no(nesterov=nesterov)
     if eps and eps_root:
         raise Unsupported(
-            f"optax's eps {eps!r} and eps_root {eps_root!r} at once are not had here; set one of them to 0"
+            f"optax's eps {eps!r} and eps_root {eps_root!r} together are not supported; set one of them to 0"
         )
     return Adam(b1, b2, eps_root or eps, "inside" if eps_root else "outside")
 
@@ -254,7 +254,7 @@ def _polynomial(
 
 def _cosine(init_value: float, decay_steps: int, alpha: float = 0.0, exponent: float = 1.0) -> Schedule:
     if exponent != 1:
-        raise Unsupported(f"optax's exponent={exponent!r} is not had here; leave it at 1")
+        raise Unsupported(f"optax's exponent={exponent!r} is not supported; leave it at 1")
     if decay_steps <= 0:
         raise RuleError(f"optax's cosine decay wants at least one step after the warm-up and has {decay_steps!r}")
     return Cosine(init_value, decay_steps, alpha * init_value)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from descend.errors import RuleError, Unsupported
 from descend.optim.compat.translation import TranslatedGroup, Translation, falling
 from descend.optim.rules.adadelta import AdaDelta
@@ -39,7 +41,12 @@ def _recipe(
             "differentiable=True asks for gradients through the update, which is made without a graph here"
         )
     decay = "decoupled" if decoupled else "coupled"
-    return Translation(rule, float(lr), weight_decay=weight_decay, decay=decay, maximize=maximize)
+    return Translation(rule, _rate(lr), weight_decay=weight_decay, decay=decay, maximize=maximize)
+
+
+def _rate(lr: Any) -> Any:
+    """A tensor stays one, since scripts and torch's schedulers write into it and the next update reads it again."""
+    return lr if isinstance(lr, Tensor) else float(lr)
 
 
 def _pair(values: Sequence[float], name: str = "betas") -> tuple[float, float]:
@@ -233,7 +240,7 @@ def _muon(
         raise RuleError(f"ns_coefficients are three numbers and are {ns_coefficients!r}")
     a, b, c = ns_coefficients
     rule = Muon(momentum, nesterov, ns_steps, (a, b, c), eps, adjust_lr_fn or "original", bfloat16=True)
-    return Translation(rule, float(lr), weight_decay=weight_decay, decay="decoupled", refuse=_matrix_only)
+    return Translation(rule, _rate(lr), weight_decay=weight_decay, decay="decoupled", refuse=_matrix_only)
 
 
 OPTIMIZERS: dict[str, Callable[..., Translation]] = {

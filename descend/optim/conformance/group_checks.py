@@ -83,7 +83,7 @@ def own_options(subject: Candidate) -> CheckOutcome:
             continue
         try:
             problem = _mixed_up(subject, key, own, _another(own))
-        except Exception:  # refused, by whatever error: another option for one group is not had
+        except Exception:  # refused, by whatever error: another option for one group is not supported
             continue
         looked += [key] if problem is None else []
         problems += [problem] if problem else []

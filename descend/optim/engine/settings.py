@@ -70,8 +70,18 @@ COUNTERS = ("updates", "skipped", "seed")
 # Keys that SAM and schedule-free wrappers put into groups, although they are or resemble options of rules or of torch.
 _OF_WRAPPERS = frozenset({"rho", "sam_eps", "step", "lr_max", "weight_sum", "foreach", "fused", "capturable"})
 
-# Names that other libraries use for an option, and the option.
-_OF_LIBRARIES = frozenset({"learning_rate", "learn_rate", "eta", "wd", "weight_decay_rate", "l2"})
+# Names that other libraries use for an option, and the option. Where a rule has it, such a key of a group is a mistake.
+_OF_LIBRARIES: Mapping[str, str] = {
+    **dict.fromkeys(("learning_rate", "learn_rate", "eta"), "lr"),
+    **dict.fromkeys(("wd", "weight_decay_rate", "l2"), "weight_decay"),
+    **dict.fromkeys(("alpha", "gamma1", "smoothing_constant"), "rho"),
+    **dict.fromkeys(("initial_accumulator_value", "initial_scale"), "initial"),
+    "gamma2": "momentum",
+    "b1": "beta1",
+    "b2": "beta2",
+    "trust_coefficient": "trust",
+    "correct_bias": "bias_correction",
+}
 
 # What says nothing about the update: our schedule, which rules made the group, a label that scripts give it, why its
 # weights take no sparse gradients although the rule goes by rows, and whether a saved state is one of eval().
@@ -133,7 +143,9 @@ def unknown_option(owner: str, key: str, rule: Rule | type[Rule], more: Iterable
     """The sentence about an option that neither the rule nor the engine has."""
     if key in TORCH_FORMS:
         return f"{owner} has no option '{key}', which tells torch how to compute: leave it out; runner= says that here"
-    close = nearest(key, [*rule_fields(rule), *aliases_of(rule), *OPTIONS, *more])
+    known = [*rule_fields(rule), *aliases_of(rule), *OPTIONS]
+    meant = _OF_LIBRARIES.get(key)
+    close = f"; here that is '{meant}'." if meant in known else nearest(key, [*known, *more])
     return f"{owner} has no option '{key}'{close or '.'} Its options are {describe_options(rule)}"
 
 
@@ -215,7 +227,7 @@ def is_of_others(key: str, rule: type[Rule]) -> bool:
     Wrappers around optimizers keep counts and options of their own in the groups that they share with them: Lookahead
     `counter`, SAM `rho` and `adaptive`, layer-wise rates of timm `lr_scale`.
     """
-    if key in _OF_WRAPPERS or key in _OF_LIBRARIES:
+    if key in _OF_WRAPPERS or _OF_LIBRARIES.get(key) in {*OPTIONS, *rule_fields(rule)}:
         return key in _OF_WRAPPERS
     options = {name for info in rules().values() for name, _ in info.options} | set(ALIASES)
     return not (key in options or key in TORCH_FORMS or nearest(key, [*rule_fields(rule), *ALIASES, *OPTIONS]))

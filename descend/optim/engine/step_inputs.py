@@ -70,7 +70,7 @@ def wrap_like(part: Tensor, like: Tensor) -> Tensor:
 
 
 def distribute_like(x: Tensor, like: Tensor) -> Tensor:
-    """x cut up among ranks as `like` is, or put together again; every rank has all of x where it is whole."""
+    """x sharded among ranks as `like` is, or put together again; every rank has all of x where it is whole."""
     if hasattr(like, "device_mesh") and not hasattr(x, "device_mesh"):
         from torch.distributed.tensor import distribute_tensor
 

@@ -17,7 +17,7 @@ Source: Shazeer and Stern 2018, Algorithms 4 and 5, https://arxiv.org/abs/1804.0
 | torch `Adafactor` | none: this is its rule, defaults included |
 | paper | ε₁ is added to g² (1e-30), here it limits √V from below; ρₜ = min(0.01, 1/√t), here lr is the 0.01; no decay |
 | timm `Adafactor` | fairseq's; matrices with a side below 16 are not factored; λ is multiplied by αₜ |
-| optax, fairseq | ε₁ is added to g²; options for a first moment, not had |
+| optax, fairseq | ε₁ is added to g²; options for a first moment, not supported |
 """
 
 from __future__ import annotations

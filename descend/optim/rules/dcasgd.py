@@ -11,7 +11,7 @@ Source: Zheng et al. 2017, eq. 10 with a constant λ, https://arxiv.org/abs/1609
 
 | where | deviation, and the setting that gives it |
 |---|---|
-| paper | decays nothing; its adaptive κ is not had |
+| paper | decays nothing; its adaptive κ is not supported |
 | MXNet 2.0 | none |
 | MXNet 1.9 | λ p stands outside the square: `decay_in_square=False`; any momentum raises there |
 """

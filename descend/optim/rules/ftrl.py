@@ -12,7 +12,7 @@ Source: McMahan et al. 2013, Algorithm 1, https://research.google/pubs/pub41159/
 |---|---|
 | paper | a constant rate; here the rate in force. A rate of 0 leaves weights and state as they are |
 | MXNet `Ftrl` | none |
-| TensorFlow | a power of n other than ½, and a shrinkage; not had |
+| TensorFlow | a power of n other than ½, and a shrinkage; not supported |
 
 The weight is recomputed from z and n: where no gradient has come yet it becomes 0, and the first weights fade.
 """

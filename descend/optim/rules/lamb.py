@@ -15,7 +15,7 @@ Source: You et al. 2020, Algorithm 2, https://arxiv.org/abs/1904.00962
 | MXNet | none; the bounds limit ‖p‖ and not r. 2.0 with `aggregate_num=1` counts every update twice (not copied) |
 | timm `Lamb` | clips the norm of all gradients to 1 by default; scales only decayed tensors unless `always_adapt` |
 | optax `lamb`, NVIDIA | none; NVIDIA's clips the norm of all gradients |
-| pytorch_optimizer `Lamb` | v uncorrected, r of the uncorrected direction, ‖p‖ is at most 10: another rule, not had |
+| pytorch_optimizer `Lamb` | v uncorrected, r of the uncorrected direction, ‖p‖ is at most 10: not supported |
 | Flax `lamb` until 2022 | r = 0 where ‖p‖ = 0, so weights that start at zero never move |
 
 Which tensors are stretched is the caller's choice: a group with `scaled=False` has r = 1, for biases and normalisation.

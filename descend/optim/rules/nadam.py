@@ -15,7 +15,7 @@ Source: Dozat 2016, https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ
 | MXNet `Nadam` | one Π for the whole optimizer, multiplied once a tensor, so that their number matters (not copied) |
 | torch `NAdam` | none; Π is kept in float32 there |
 | timm `NAdam` | as torch's |
-| optax `nadam` | constant μ: `schedule_decay` has no such value, not had |
+| optax `nadam` | constant μ: `schedule_decay` has no such value, not supported |
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Source: Tieleman and Hinton 2012 (lecture 6e); centered with momentum: Graves 20
 | MXNet 1.9 plain | ε inside |
 | MXNet centered, both | as Graves, momentum 0.9 by default |
 | torch `RMSprop` | ρ = 0.99; momentum with or without centering |
-| timm `RMSpropTF` | ε and rate inside; n begins at 1, which is not had |
+| timm `RMSpropTF` | ε and rate inside; n begins at 1, which is not supported |
 | optax `rmsprop` | ε inside by default; rate inside when momentum is given |
 | LBANN `RMSprop` | none |
 

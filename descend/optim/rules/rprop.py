@@ -10,9 +10,9 @@ Source: Riedmiller and Braun 1993; without weight-backtracking ("iRprop−"): Ig
 
 | where | deviation |
 |---|---|
-| Riedmiller and Braun | takes the last step back where the sign flips; not had |
+| Riedmiller and Braun | takes the last step back where the sign flips; not supported |
 | torch `Rprop` | none |
-| optax `rprop` | makes the move of the step before, towards the gradient; not had |
+| optax `rprop` | makes the move of the step before, towards the gradient; not supported |
 
 For gradients of all data: the noise of mini-batches flips signs.
 """

@@ -10,7 +10,7 @@ Source: Welling and Teh 2011, eq. 4, https://www.stats.ox.ac.uk/~teh/research/co
 |---|---|
 | paper | its rate falls to zero; here that is the schedule's work. T = 1 |
 | MXNet `SGLD` | none, T = 1; neither clipping nor rescaling of the gradient changes the noise |
-| optax `noisy_sgd` | the noise falls with the count by a law of its own; not had |
+| optax `noisy_sgd` | the noise falls with the count by a law of its own; not supported |
 """
 
 from __future__ import annotations

@@ -1,16 +1,19 @@
 """A strategy: where parameters live and how ranks communicate. The step calls it and asks nothing about it.
 
-    batches            which mini-batches this rank computes, in order
-    micro_batches      how each of them goes through the module
-    accumulating       around the forward and backward passes of one mini-batch
-      backward           of each micro-batch
-    reduce             gradients and sums over ranks, and the one division
-    optimizer_step     the update
-    evaluating         around an evaluation
-    end_training       after the last update
+    a step             batches            which mini-batches this rank computes, in order
+                       gradients          around the computation of one, for other parameters than the newest
+                       micro_batches      how each of them goes through the module
+                       accumulating       around the forward and backward passes of one mini-batch
+                         backward           of each micro-batch
+                       reduce             gradients and sums over ranks, and the one division
+                       optimizer_step     the update
+    all ranks alike    synchronize, stop_requested, union, gradient_norms
+    evaluation, end    evaluating, end_training
+    a checkpoint       own_state, load_own_state, restored
 
 `Strategy` is the strategy of a single device, and the base of the others: each file beside this one overrides what is
-different. `StrategyDescription` is what a user hands to `fit(strategy=...)`.
+different, most often `reduce` or `optimizer_step` and the state. `StrategyDescription` is what a user gives to
+`fit(strategy=...)`. docs/how-to/custom_strategy.md writes one.
 
 The word is Fabric's: https://lightning.ai/docs/fabric/stable/api/generated/lightning.fabric.strategies.Strategy.html
 """
@@ -25,12 +28,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, final
 
 import torch
 
+from descend.data.batch_iterable import BatchIterable
 from descend.torch_private import run_backward
 from descend.train.memory import out_of_memory
 from descend.train.micro_batch import MicroBatch, split_into_micro_batches
 from descend.train.nonfinite_report import diagnose_batch
 from descend.train.objective import Ratio
 from descend.train.progress import Mode
+from descend.train.strategies.first_batch import compared
 from descend.train.transforms.base import Gradients
 
 if TYPE_CHECKING:
@@ -63,7 +68,7 @@ class RunExecutor(Protocol):
         ...
 
     def serve(self, run: Run, act: Callable[[], dict[str, Any]]) -> Any:
-        """Let `act` compute for another rank, which has the files; returns its result from what `act` returns."""
+        """Run `act`, a worker's loop; the other rank owns the run directory. Returns its result from that of `act`."""
         ...
 
 
@@ -72,7 +77,7 @@ class Strategy:
 
     Attributes:
         parameters: Of the module, by name.
-        is_sharded: Whether this rank has a part of the gradients alone, so that all ranks compute norms together.
+        is_sharded: Whether this rank holds only a part of the gradients, so that norms need a collective.
         resets_with_optimizer: Whether its state starts over where the optimizer's does.
         can_repeat_step: Whether a step may be repeated with smaller micro-batches when memory runs out.
     """
@@ -89,7 +94,7 @@ class Strategy:
 
     @property
     def world(self) -> Communicator:
-        """All ranks that take part in the run in any role; they are compared before it begins."""
+        """All ranks that take part in the run in any role; their settings are compared before it begins."""
         return self._run.communicator
 
     def execute(self, run: Run, executor: RunExecutor) -> Any:
@@ -99,12 +104,13 @@ class Strategy:
     # ---- mini-batches
 
     def batches(self) -> Generator[Batch]:
-        """The mini-batches that are left of the epoch under way."""
-        now = self._run.state.training
-        return self._run.data[Mode.TRAIN].epoch(now.epoch, now.position, now.taken)
+        """The remaining mini-batches of the current epoch."""
+        now, feed = self._run.state.training, self._run.data[Mode.TRAIN]
+        batches = feed.epoch(now.epoch, now.position, now.taken)
+        return compared(batches, feed, self._run.communicator) if isinstance(feed, BatchIterable) else batches
 
     def micro_batches(self, batch: Batch, training: bool = True) -> Iterator[MicroBatch]:
-        """The micro-batches of a mini-batch; padding, where ranks need it, follows the last one."""
+        """The micro-batches of a mini-batch; padding, where ranks need it, runs after the last one."""
         run, state = self._run, self._run.state
         unit, kept = (run.task.micro_batch_unit, state.samples_kept) if training else (1, 0)
         size = run.micro_batch_size.samples
@@ -113,7 +119,7 @@ class Strategy:
     # ---- gradients
 
     def gradients(self, batch: Batch, compute: Callable[[], Gradients]) -> Gradients:
-        """The gradient of a mini-batch.
+        """The gradient of a mini-batch. A strategy that computes at other parameters overrides this.
 
         Args:
             batch: This rank's share.
@@ -122,22 +128,22 @@ class Strategy:
         return compute()
 
     def accumulating(self, batch: Batch) -> AbstractContextManager[Any]:
-        """Around the forward and backward passes of a mini-batch."""
+        """Context manager around the forward and backward passes of a mini-batch."""
         self._is_divided = False
         return _NOTHING
 
     def backward(self, objective: Ratio, micro_batch: MicroBatch) -> Ratio:
-        """Add the gradient of one micro-batch; its objective, detached.
+        """Add the gradient of one micro-batch.
 
-        The backward pass of a mini-batch that is not split begins with its share of the mean, which saves a pass over
-        the gradients. Several micro-batches are summed and divided in `reduce`, so that how a mini-batch is split
+        The loss of a mini-batch that is not split is divided before its backward pass, which saves a pass over the
+        gradients. Several micro-batches are summed and divided in `reduce`, so that how a mini-batch is split
         changes nothing.
         """
-        top, bottom = objective
+        numerator, denominator = objective
         if micro_batch.of == 1:
-            bottom, self._is_divided = divisor_of(bottom), True
-        start_backward(self._run.precision, top, bottom if self._is_divided else 1.0)
-        return Ratio(top.detach(), bottom)
+            denominator, self._is_divided = divisor_of(denominator), True
+        start_backward(self._run.precision, numerator, denominator if self._is_divided else 1.0)
+        return Ratio(numerator.detach(), denominator)
 
     def reduce(self, batch: Batch, ratios: Sequence[Ratio], totals: Totals) -> Gradients:
         """Sum gradients and objective over ranks, and divide.
@@ -151,10 +157,10 @@ class Strategy:
         run.precision.unscale(run.optimizer)
         if self._is_divided:
             return Gradients(run, batch, ratios[0], totals, ratios[0].denominator)
-        top, bottom = summed(ratios)
-        bottom = divisor_of(bottom)
-        divide(self.parameters, bottom)
-        return Gradients(run, batch, Ratio(top.to(run.communicator.device), bottom), totals, bottom, bottom)
+        numerator, denominator = summed(ratios)
+        count = divisor_of(denominator)
+        divide(self.parameters, count)
+        return Gradients(run, batch, Ratio(numerator.to(run.communicator.device), count), totals, count, count)
 
     def local_parameters(self) -> Mapping[str, torch.Tensor]:
         """The parameters by name, with their gradients; of sharded ones, this rank's shards."""
@@ -170,40 +176,40 @@ class Strategy:
         return norms, joint_norm(norms)
 
     def union(self, names: Sequence[str]) -> list[str]:
-        """Names of parameters, those of all ranks; what is the same on all ranks anyhow is not sent."""
+        """The union over ranks of names of parameters, without communication where all ranks have the same."""
         return list(names)
 
     def diagnose(self, batch: Batch) -> list[str]:
-        """What there is to report about the samples of a step whose gradient is not finite; a line each."""
+        """Findings about the samples of a step whose gradient is not finite, one line each."""
         return [diagnose_batch(batch)]
 
     # ---- the update, evaluation, the end
 
     def optimizer_step(self, batch: Batch) -> None:
-        """One update of all parameters by their gradients."""
+        """One update of all parameters from their gradients."""
         try:
             self._run.precision.optimizer_step(self._run.optimizer)
         except (RuntimeError, MemoryError) as error:
             if out_of_memory(error):
-                error.add_note(_of_the_update(self.parameters, self._run.communicator.world_size))
+                error.add_note(_out_of_memory_in_update(self.parameters, self._run.communicator.world_size))
             raise
 
     def evaluating(self) -> AbstractContextManager[Any]:
-        """Around an evaluation, for strategies that evaluate other parameters than they train."""
+        """Context manager around an evaluation, for strategies that evaluate other parameters than they train."""
         return _NOTHING
 
     def end_training(self) -> None:
-        """Called once the end has been saved, before the parameters are given to the user."""
+        """Called after the final checkpoint, before the parameters are given to the user."""
 
     @contextlib.contextmanager
     def running(self) -> Generator[None]:
-        """Around the whole run."""
+        """Context manager around the whole run."""
         yield
 
     # ---- agreement
 
     def synchronize(self, at: str) -> None:
-        """Wait for all ranks to come to this place of the run, and learn whether one of them asks for its end."""
+        """A barrier, at which ranks also learn whether one of them was asked to stop."""
 
     def stop_requested(self) -> str | None:
         """The name of a signal to stop, as all ranks know it since the last synchronization; or None."""
@@ -219,7 +225,7 @@ class Strategy:
 
     @final
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave; the state of another strategy is left alone."""
+        """Load what `state_dict` returned; the state of another strategy is left alone."""
         if state_dict.get("strategy") == type(self).__name__:
             self.load_own_state(state_dict["state"])
 
@@ -231,11 +237,17 @@ class Strategy:
         return {}
 
     def load_own_state(self, state: dict[str, Any]) -> None:
-        """Take back what `own_state` gave."""
+        """Load what `own_state` returned."""
 
 
 class StrategyDescription:
-    """What `fit(strategy=...)` takes: says which strategy a run has, and what does not go with it."""
+    """What `fit(strategy=...)` takes: says which strategy a run has, and what it is incompatible with.
+
+    Attributes:
+        takes_phases: Whether it trains several optimizers whose updates alternate (`descend.Phase`), too.
+    """
+
+    takes_phases: ClassVar[bool] = False
 
     _written: str = ""
 
@@ -255,11 +267,12 @@ class StrategyDescription:
         return world
 
     def create(self, world: Communicator) -> Strategy | None:
-        """The strategy of this rank; None for the usual one, where `prepare` does the rest."""
+        """The strategy of this rank. None keeps the default one; `prepare` then changes the run, as that of
+        `GradientAccumulation` does, which inserts a transform."""
         return None
 
     def problems(self, run: Run, world: Communicator, trainers: int) -> list[str]:
-        """What does not go with it, a sentence each; asked before the run begins."""
+        """What it is incompatible with in this run, a sentence each; asked before the run begins."""
         return []
 
     def prepare(self, run: Run, world: Communicator) -> None:
@@ -286,13 +299,13 @@ def joint_norm(norms: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.linalg.vector_norm(torch.stack(list(norms))) if norms else torch.zeros(())
 
 
-def _of_the_update(parameters: Mapping[str, torch.Tensor], ranks: int) -> str:
+def _out_of_memory_in_update(parameters: Mapping[str, torch.Tensor], ranks: int) -> str:
     """What to do where memory runs out in an update, when no micro-batch is in memory any more."""
     held = sum(p.numel() * p.element_size() for p in parameters.values())
     share = "shard_optimizer=True, " if ranks > 1 else ""
     return (
         f"memory ran out in the update of {held / 1e6:,.1f} MB of weights, which needs their gradients and the "
-        "optimizer's state beside them; smaller micro-batches do not help: take "
+        "optimizer's state beside them; smaller micro-batches do not help: use "
         f"{share}torch's fully_shard on more ranks, or an optimizer with less state, such as SGD, Lion or Adafactor"
     )
 
@@ -300,24 +313,26 @@ def _of_the_update(parameters: Mapping[str, torch.Tensor], ranks: int) -> str:
 def divisor_of(denominator: torch.Tensor | float) -> torch.Tensor | float:
     """The denominator, or 1 where nothing was counted: then the numerator is 0 and so is the gradient.
 
-    It is a number wherever no device has to be waited for: a CPU computes sooner with these than with tensors.
+    A float on a CPU, where Python's arithmetic is cheaper; a tensor on a GPU, to avoid a synchronization.
     """
     if not isinstance(denominator, torch.Tensor):
         return denominator or 1.0
     return denominator.item() or 1.0 if denominator.is_cpu else denominator + (denominator == 0)
 
 
-def start_backward(precision: Precision, top: torch.Tensor, divisor: torch.Tensor | float) -> None:
-    """Add the gradients of top / divisor; nothing where every trained parameter has been frozen since."""
-    if top.requires_grad:
-        on_device = isinstance(divisor, torch.Tensor)  # a node that divides would take 15 µs more
-        start = torch.ones_like(top) / divisor if on_device else _scalar(1 / divisor, top.dtype, top.device)
-        run_backward(top, precision.scale(start))
+def start_backward(precision: Precision, numerator: torch.Tensor, divisor: torch.Tensor | float) -> None:
+    """Add the gradients of numerator / divisor; nothing where no parameter requires a gradient any more."""
+    if numerator.requires_grad:
+        if isinstance(divisor, torch.Tensor):
+            start = torch.ones_like(numerator) / divisor
+        else:
+            start = _scalar(1 / divisor, numerator.dtype, numerator.device)
+        run_backward(numerator, precision.scale(start))  # an autograd node for the division would take 15 µs more
 
 
 @functools.lru_cache(maxsize=16)
 def _scalar(value: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A 0-d tensor, the same one each time: mini-batches of one size start from equal numbers."""
+    """A 0-d tensor, cached: mini-batches of equal size use the same one."""
     return torch.tensor(value, dtype=dtype, device=device)
 
 

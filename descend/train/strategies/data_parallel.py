@@ -82,10 +82,10 @@ class DataParallel(Strategy):
         for micro_batch in padding:
             effects = no_side_effects(run.task.module, run.task.needs_lockstep)
             with effects, run.activations.paused():
-                top = run.task.losses(micro_batch).objective.numerator
-                if backward and top.requires_grad:
+                numerator = run.task.losses(micro_batch).objective.numerator
+                if backward and numerator.requires_grad:
                     with self.communicating_backward():
-                        torch.autograd.backward(top, torch.zeros_like(top))
+                        torch.autograd.backward(numerator, torch.zeros_like(numerator))
 
     # ---- gradients
 
@@ -121,10 +121,10 @@ class DataParallel(Strategy):
         """See `Strategy.backward`; gradients of the last one are sent as soon as they are complete."""
         if self._watches_last and micro_batch.index == micro_batch.of - 1:
             self.reducer.watch()
-        top, bottom = objective
+        numerator, denominator = objective
         with self.communicating_backward():
-            start_backward(self._run.precision, top, 1.0)
-        return Ratio(top.detach(), bottom)
+            start_backward(self._run.precision, numerator, 1.0)
+        return Ratio(numerator.detach(), denominator)
 
     def communicating_backward(self) -> contextlib.AbstractContextManager[Any]:
         """Around a backward pass, for strategies whose backward passes communicate."""
@@ -133,12 +133,14 @@ class DataParallel(Strategy):
     def reduce(self, batch: Batch, ratios: Sequence[Ratio], totals: Totals) -> Gradients:
         """See `Strategy.reduce`."""
         run, own = self._run, summed(ratios)
-        top, bottom = self._all_reduce(batch, own)
+        numerator, denominator = self._all_reduce(batch, own)
         run.precision.unscale(run.optimizer)
-        bottom = divisor_of(bottom)
-        divisor = self.divisor(divisor_of(own[1]), bottom)
+        denominator = divisor_of(denominator)
+        divisor = self.divisor(divisor_of(own[1]), denominator)
         divide(self.local_parameters(), divisor / self._divided_by)
-        return Gradients(run, batch, Ratio(top.to(run.communicator.device), bottom), totals, bottom, bottom)
+        return Gradients(
+            run, batch, Ratio(numerator.to(run.communicator.device), denominator), totals, denominator, denominator
+        )
 
     def divisor(self, own: torch.Tensor | float, joint: torch.Tensor | float) -> torch.Tensor | float:
         """What the gradients are divided by: this rank's denominator, or that of all ranks."""
@@ -163,7 +165,8 @@ class DataParallel(Strategy):
         flags = torch.tensor([short is not None, self._buffers.others_changed()], dtype=torch.float64)
         brought = torch.cat([sums.cpu(), flags, self.reducer.counts()])
         last = ", the last" if batch.last else ""
-        at = f"epoch {batch.epoch}, mini-batch {batch.step} of {batch.size} samples{last}"
+        place = f"epoch {batch.epoch + 1}, mini-batch {batch.step + 1} of {batch.size} samples{last}"
+        at = f"{place}, learning rates {_rates(self._run.optimizer)}"
         found = self._synchronize(at, brought)
         self.reducer.wait()
         if short is not None:
@@ -215,6 +218,12 @@ class DataParallel(Strategy):
     def stop_requested(self) -> str | None:
         """See `Strategy.stop_requested`."""
         return self._signal
+
+
+def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
+    """The learning rates of groups, which ranks compare in every step; one on a GPU would have to be waited for."""
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    return list({float(rate): None for rate in rates if rate is not None and getattr(rate, "is_cpu", True)})
 
 
 def all_gather_names(names: Sequence[str], communicator: Communicator) -> list[str]:

@@ -45,6 +45,7 @@ class LocalSGD(OwnGradientsDescription, metaclass=StrictKeywords):
     """
 
     why_whole: ClassVar[str] = "each rank makes updates of its own, so it needs the state of all parameters"
+    takes_phases: ClassVar[bool] = True
     steps: int = 8
     outer_lr: float = 1.0
     outer_momentum: float = 0.0

@@ -400,7 +400,7 @@ class Worker(Strategy):
 
         run = self._run
         run.task.module.train()
-        with run.buffers.restored_on_error():
+        with run.buffer_snapshot.restored_on_error():
             found = compute_gradients(run, batch)
         if sparse := [name for name, p in self.parameters.items() if p.grad is not None and p.grad.is_sparse]:
             raise Unsupported(

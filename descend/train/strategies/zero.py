@@ -49,7 +49,7 @@ class ZeroDataParallel(DataParallel):
         return (
             run.callbacks.wants(Event.AFTER_BACKWARD)
             or run.precision.checks_for_overflow
-            or any(transform.needs_all_gradients for transform in run.transforms)
+            or any(transform.needs_all_gradients for transform in run.transforms.after_reduce)
         )
 
     @contextlib.contextmanager

@@ -10,7 +10,7 @@ left at the end of training make no update. A checkpoint keeps the window.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -49,6 +49,7 @@ class GradientAccumulation(StrategyDescription, metaclass=StrictKeywords):
         ConfigurationError: it is neither.
     """
 
+    takes_phases: ClassVar[bool] = True
     every: int | Callable[[int], int] = 1
 
     def __post_init__(self) -> None:

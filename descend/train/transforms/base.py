@@ -3,20 +3,24 @@
     backward passes → reduced over ranks, divided once → transform 1 → transform 2 → … → optimizer
 
 The chain of a run is: the penalty and a check that anything is trained, which complete the gradient where it is
-computed; then after_backward of the callbacks, the finite check, what an algorithm inserts (K-FAC), and clipping. A
-transform that returns `Withheld` ends the step without an update; nothing after it in the chain runs.
+computed; then after_backward of the callbacks, the finite check, what an algorithm or a strategy inserts (K-FAC,
+gradient accumulation), those of `fit(transforms=...)`, and clipping. A transform that returns `Withheld` ends the step
+without an update; nothing after it in the chain runs.
 
 The word is optax's: https://optax.readthedocs.io/en/latest/api/transformations.html
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
+
+from descend.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -71,7 +75,7 @@ class Withheld:
 
     Attributes:
         reason: A sentence.
-        skipped: Whether the mini-batch is lost: buffers are restored and the step is counted as skipped. False where
+        skipped: Whether the mini-batch is dropped: buffers are restored and the step is counted as skipped. False where
             its gradient is kept for a later update.
     """
 
@@ -83,8 +87,9 @@ class GradientTransform:
     """Base of the transforms; this one changes nothing.
 
     Attributes:
-        is_local: Whether it completes the gradient where that is computed, as a penalty does: a worker of a parameter
-            server applies it, and the server does not.
+        is_local: Whether it runs on the rank that computes the gradient, before it is complete, as a penalty does: a
+            worker of a parameter server applies it, and the server does not. Such a transform cannot withhold an
+            update.
         needs_all_gradients: Whether it needs those of parameters that another rank updates, too.
     """
 
@@ -95,10 +100,10 @@ class GradientTransform:
         """Called once, when the run has all of its parts."""
 
     def begin(self) -> None:
-        """Called when the gradient of a step is about to be computed, or computed again."""
+        """Called before the gradient of a step is computed, or computed again after memory ran out."""
 
     def observing(self, micro_batch: MicroBatch) -> AbstractContextManager[Any]:
-        """The forward pass of each micro-batch happens within this."""
+        """Context manager around the forward pass of each micro-batch, without its backward pass."""
         return nullcontext()
 
     def __call__(self, gradients: Gradients) -> Withheld | None:
@@ -110,14 +115,17 @@ class GradientTransform:
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave; without it, start over."""
+        """Load what `state_dict` returned; an empty dict resets."""
 
 
 class TransformChain:
     """The transforms of a run, in order.
 
     Args:
-        transforms: As they are called.
+        transforms: In call order.
+
+    Attributes:
+        after_reduce: Those that act on the complete gradient, in call order.
     """
 
     resets_with_optimizer: ClassVar[bool] = True
@@ -127,19 +135,23 @@ class TransformChain:
 
     def _arrange(self, transforms: list[GradientTransform]) -> None:
         self._transforms = transforms
-        self._local = [one for one in self._transforms if one.is_local]
-        self._later = [one for one in self._transforms if not one.is_local]
-        self._observers = [one for one in self._transforms if _overrides(one, "observing")]
-        self._beginners = [one for one in self._transforms if _overrides(one, "begin")]
+        self.after_reduce = [transform for transform in transforms if not transform.is_local]
+        self._local = [transform for transform in transforms if transform.is_local]
+        self._observers = [transform for transform in transforms if _overrides(transform, "observing")]
+        self._with_begin = [transform for transform in transforms if _overrides(transform, "begin")]
 
-    def __iter__(self) -> Iterator[GradientTransform]:
-        """Those that are called once the gradient is complete."""
-        return iter(self._later)
+    def apply_local(self, gradients: Gradients) -> Gradients:
+        """Apply those that run where the gradient is computed.
 
-    def complete(self, gradients: Gradients) -> Gradients:
-        """Apply the local ones."""
+        Raises:
+            ConfigurationError: one withholds the update, which other ranks would not know of.
+        """
         for transform in self._local:
-            transform(gradients)
+            if withheld := transform(gradients):
+                raise ConfigurationError(
+                    f"{type(transform).__name__} has is_local=True and withheld an update ({withheld.reason}): a "
+                    "transform that may do so must be the same on all ranks; set is_local=False"
+                )
         return gradients
 
     def setup(self, run: Run) -> None:
@@ -149,7 +161,7 @@ class TransformChain:
 
     def begin(self) -> None:
         """See `GradientTransform.begin`."""
-        for transform in self._beginners:
+        for transform in self._with_begin:
             transform.begin()
 
     def observing(self, micro_batch: MicroBatch) -> AbstractContextManager[Any]:
@@ -173,7 +185,8 @@ class TransformChain:
         raise LookupError(f"the chain has no {kind.__name__}")
 
     def insert(self, transform: GradientTransform, after: type[GradientTransform]) -> None:
-        """Call `transform` after the one of class `after`; before `setup`, or with one that is set up.
+        """Call `transform` right after the one of class `after`. Once the chain is set up, call `transform.setup(run)`
+        first.
 
         Raises:
             LookupError: no transform of the chain is an `after`.
@@ -183,7 +196,7 @@ class TransformChain:
 
     @contextmanager
     def inserted(self, transform: GradientTransform, after: type[GradientTransform]) -> Generator[None]:
-        """Within this block `transform` is called after those of class `after`, and no later than others.
+        """Within this block `transform` is called right after the one of class `after`.
 
         Raises:
             LookupError: no transform of the chain is an `after`.
@@ -196,14 +209,21 @@ class TransformChain:
             self._arrange(before)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of each transform that has one, by its class."""
-        states = {type(one).__name__: one.state_dict() for one in self._transforms}
+        """The state of each transform that has one, by its class; a second one of a class has a number."""
+        states = {name: transform.state_dict() for name, transform in self._named()}
         return {name: state for name, state in states.items() if state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Give each transform its state."""
+        for name, transform in self._named():
+            transform.load_state_dict(state_dict.get(name, {}))
+
+    def _named(self) -> Iterator[tuple[str, GradientTransform]]:
+        counts = Counter[str]()
         for transform in self._transforms:
-            transform.load_state_dict(state_dict.get(type(transform).__name__, {}))
+            name = type(transform).__name__
+            counts[name] += 1
+            yield (f"{name} {counts[name]}" if counts[name] > 1 else name), transform
 
 
 _NOTHING = nullcontext()

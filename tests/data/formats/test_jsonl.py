@@ -88,4 +88,4 @@ def test_rows_across_the_blocks_that_are_checked(tmp_path, monkeypatch):
 def test_too_many_keys_are_refused_before_they_are_parsed(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({f"c{i}": i for i in range(70_000)}) + "\n")
-    assert "row 0 has more than 65,536 keys" in refusal(path)
+    assert "row 0 has more than 32,768 keys" in refusal(path)

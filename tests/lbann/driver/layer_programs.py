@@ -5,6 +5,7 @@ weights, so that gradients go to its inputs as well; the objective is the sum of
 and gradients are checked by the driver itself, and a caller sees its exit code alone.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,6 +113,58 @@ def write(program: Program, folder: Path, shift: float = 0.0) -> None:
     model = descend.Model(
         int(program.training), layers, objective_function=size, metrics=[metric], callbacks=callbacks, name="model0"
     )
+    save_prototext(
+        folder / FILE,
+        trainer=descend.Trainer(mini_batch_size=count, random_seed=1),
+        model=model,
+        data_reader=DataReader([_reader(role) for role in ("train", "test")]),
+        optimizer=descend.NoOptimizer(),
+    )
+
+
+def write_together(programs: Mapping[str, Program], folder: Path, shift: float, error: bool) -> None:
+    """Write one experiment with many programs of equally many samples, each with a metric of its name.
+
+    Args:
+        programs: By name; all of them hold in training, or all in evaluation.
+        folder: Where the files go.
+        shift: How many tolerances too high the driver expects each value to be.
+        error: Whether a value that is out of its bounds ends the run, or is a warning.
+    """
+    every = [x.astype(np.float32) for program in programs.values() for x in program.xs]
+    count = len(every[0])
+    rows = [x.reshape(count, -1) for x in every]
+    np.save(folder / "data.npy", np.concatenate(rows, axis=1))
+    (folder / f"{MODULE}.py").write_text(_SAMPLES)
+    ends = np.cumsum([0, *(row.shape[1] for row in rows)]).tolist()
+    cut = descend.Slice(descend.Input(data_field="samples", name="data"), slice_points=ends, name="pieces")
+    pieces = iter([descend.Reshape(cut, dims=list(x.shape[1:]), name=f"x{i}") for i, x in enumerate(every)])
+    training = next(iter(programs.values())).training
+    metrics, callbacks = [], []
+    for name, program in programs.items():
+        layer = program.layer(*(next(pieces) for _ in program.xs))
+        layer.name = f"{name}_layer"
+        weights = _weights(layer, ends[-1])
+        for number, given in enumerate(layer.weights):
+            given.name, given.optimizer = f"{name}_own{number}", descend.NoOptimizer()
+        size = descend.L2Norm2(layer, name=f"{name}_size")
+        values = [value.astype(np.float64) for value in (*(x.astype(np.float32) for x in program.xs), *weights)]
+        outputs = np.asarray(program.expression(*values), np.float64)
+        value = float((outputs.reshape(count, -1) ** 2).sum(1).mean())
+        tolerance = 8 * EPS * max(abs(value), 1e-3)
+        bound = value + shift * tolerance
+        metrics.append(descend.Metric(size, name=name))
+        callbacks.append(
+            CheckMetric(
+                metric=name,
+                lower_bound=bound - tolerance,
+                upper_bound=bound + tolerance,
+                error_on_failure=error,
+                execution_modes="train" if training else "test",
+            )
+        )
+    layers = [metric.layer for metric in metrics]
+    model = descend.Model(int(training), layers, metrics=metrics, callbacks=callbacks, name="model0")
     save_prototext(
         folder / FILE,
         trainer=descend.Trainer(mini_batch_size=count, random_seed=1),

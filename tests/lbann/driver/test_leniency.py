@@ -55,6 +55,11 @@ CASES = {
         'callback { ltfb { batch_interval: 1 metric: "size" } }',
         "the callback LTFB needs tournament or validation samples",
     ),
+    "early stopping without validation": (
+        ("MORE", "MORE"),
+        "callback { early_stopping { patience: 1 } }",
+        "EarlyStopping needs validation samples and this run has none",
+    ),
     "a rate of a table that is not used": (
         ("MORE", "MORE"),
         'layer { name: "e" parents: "x" dist_embedding { num_embeddings: 3 embedding_dim: 2 learning_rate: 0.1 } }',

@@ -153,3 +153,21 @@ def test_a_file_whose_name_says_protobin_is_binary(capsys, monkeypatch, tmp_path
     whole = run(capsys, monkeypatch, tmp_path, "--prototext=experiment.prototext")
     assert whole.code == 0
     assert run(capsys, monkeypatch, tmp_path, "--prototext=e.protobin") == whole
+
+
+@pytest.mark.parametrize(("layer", "code"), [("identity", 0), ("stop_gradient", 4)])
+def test_gradients_are_checked_where_the_objective_is_exactly_zero(layer, code, capsys, monkeypatch, tmp_path):
+    """As of a layer whose outputs equal their reference: rounding is allowed for, and a missing gradient is not."""
+    more = f"""
+      layer {{ name: "zeros" weights: "own" weights_layer {{ dims: [5] }} }}
+      layer {{ name: "moved" parents: "x" parents: "zeros" sum {{}} }}
+      layer {{ name: "error" parents: "moved" parents: "x" mean_squared_error {{}} }}
+      layer {{ name: "passed" parents: "zeros" {layer} {{}} }}
+      layer {{ name: "linear" parents: "passed" reduction {{ mode: "sum" }} }}
+      weights {{ name: "own" optimizer {{ sgd {{ learn_rate: 1 }} }} }}
+      callback {{ check_gradients {{ error_on_failure: true }} }}"""
+    terms = 'layer_term { scale_factor: 1 layer: "error" } layer_term { scale_factor: 1 layer: "linear" }'
+    text = experiment(more).replace('layer_term { scale_factor: 1 layer: "z" }', terms)
+    ended = run(capsys, monkeypatch, tmp_path, f"--prototext={write(tmp_path, text)}", "--num_epochs=0")
+    assert ended.code == code, ended.err
+    assert ("CheckGradients: " in ended.err) == bool(code)

@@ -122,8 +122,8 @@ def test_a_schedule_that_is_no_text(library):
         ("mxnet-2.0", "rmsprop", {"clip_weights": -1.0, "use_fused_step": False}, "bound swapped"),
         ("torch", "Adam", {"differentiable": True}, "without a graph"),
         ("optax", "adamw", {"learning_rate": 0.1, "mask": {"a": True}}, "give groups"),
-        ("optax", "adam", {"learning_rate": 0.1, "nesterov": True}, "nesterov=True is not had"),
-        ("optax", "adam", {"learning_rate": 0.1, "mu_dtype": np.ones(2)}, "mu_dtype=array.* is not had"),
+        ("optax", "adam", {"learning_rate": 0.1, "nesterov": True}, "nesterov=True is not supported"),
+        ("optax", "adam", {"learning_rate": 0.1, "mu_dtype": np.ones(2)}, "mu_dtype=array.* is not supported"),
     ],
 )
 def test_an_argument_that_cannot_be_had(library, name, kwargs, words):

@@ -1,5 +1,7 @@
 """torch's optimizers and schedulers by their own names and arguments, against torch itself."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -27,6 +29,23 @@ def test_groups_carry_torchs_own_arguments():
     first, second = optimizer.param_groups
     assert (first["rule"].beta1, first["lr"], first["weight_decay"]) == (0.5, 0.5, 0.2)
     assert (second["rule"], second["lr"], second["decay"]) == (Adam(), 0.1, "decoupled")
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "Rprop", "Muon"])
+def test_a_rate_that_is_a_tensor_is_read_again_at_each_step(name):
+    """Scripts and torch's schedulers write into it, and hold on to it."""
+    ends = []
+    for build in (functools.partial(from_library, "torch", name), getattr(torch.optim, name)):
+        p = torch.nn.Parameter(torch.ones(3, 2, dtype=torch.float64))
+        rate = torch.tensor(0.5, dtype=torch.float64)
+        optimizer = build([p], lr=rate)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        for step in range(4):
+            p.grad = torch.arange(6, dtype=torch.float64).reshape(3, 2) - step
+            optimizer.step()
+            schedule.step() if step < 2 else rate.fill_(0.01)
+        ends.append(p.detach())
+    torch.testing.assert_close(*ends, rtol=1e-12, atol=1e-12)
 
 
 def test_maximize_ascends():

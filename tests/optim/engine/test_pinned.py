@@ -182,7 +182,7 @@ def rank(number: int, names: list[str], runner: str, folder: str) -> tuple[list[
 
 
 def moved_to_ranks(name: str, runner: str) -> nn.Module:
-    """Four steps of a whole model, and two of one cut up among ranks that takes over its weights and its state."""
+    """Four steps of a whole model, and two of one sharded among ranks that takes over its weights and its state."""
     from torch.distributed.fsdp import fully_shard
 
     model = net()

@@ -91,6 +91,22 @@ def test_what_a_wrapper_keeps_in_a_group_is_left_alone_unless_it_could_be_an_opt
     shared.step()
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "ours"),
+    [("rmsprop", "alpha", "rho"), ("adam", "b1", "beta1"), ("adagrad", "initial_accumulator_value", "initial")],
+)
+def test_another_librarys_name_of_an_option_is_refused_with_ours(name: str, key: str, ours: str) -> None:
+    """Otherwise a script that writes torch's `alpha` into a group of RMSProp would change nothing, in silence."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = descend.optim.create(name, [weight], lr=0.1)
+    optimizer.param_groups[0][key] = 0.5
+    with pytest.raises(RuleError, match=f"has no option '{key}'; here that is '{ours}'"):
+        optimizer.step()
+    other = descend.optim.SGD([weight], lr=0.1)  # has no such option, so it is a wrapper's
+    other.param_groups[0][key] = 0.5
+    other.step()
+
+
 def test_sam_over_an_optimizer_shares_its_groups() -> None:
     """As in the common implementation of Foret et al. 2021: its options stand in the groups of the inner optimizer."""
 

@@ -170,7 +170,7 @@ def test_an_epoch_goes_on_where_it_stands():
 def test_samples_are_named_where_a_gradient_is_not_finite():
     run, batch = begun()
     [line] = run.strategy.diagnose(batch)
-    assert line.startswith("epoch 0, mini-batch 0")
+    assert line.startswith("epoch 1, mini-batch 1")
 
 
 def test_what_surrounds_an_evaluation_and_a_run_does_nothing():

@@ -193,7 +193,7 @@ def test_an_error_of_the_server_ends_its_workers_with_the_same_words(threads):
 
     server, *workers = on_server_and_workers(3, act)
     assert server[0].startswith("step 1: the gradient of 'weight', 'bias' is not finite")
-    assert server[1].startswith(("rank 1: epoch 0, mini-batch 0", "rank 2: epoch 0, mini-batch 1"))
+    assert server[1].startswith(("rank 1: epoch 1, mini-batch 1", "rank 2: epoch 1, mini-batch 2"))
     assert workers == [server, server]
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from toys import Regression, data, run_of
 
+from descend.errors import ConfigurationError
 from descend.train.objective import Ratio, Totals
 from descend.train.transforms.base import Gradients, GradientTransform, TransformChain, Withheld
 
@@ -32,9 +33,9 @@ class Other(Named):
 def test_local_ones_complete_the_gradient_and_the_others_follow_in_order():
     heard = []
     chain = TransformChain([Named(heard, "a"), Local(heard, "b"), Named(heard, "c")])
-    assert chain.complete("gradients") == "gradients"
+    assert chain.apply_local("gradients") == "gradients"
     assert heard == ["b"]
-    for transform in chain:
+    for transform in chain.after_reduce:
         transform(None)
     assert heard == ["b", "a", "c"]
 
@@ -42,8 +43,8 @@ def test_local_ones_complete_the_gradient_and_the_others_follow_in_order():
 def test_a_transform_stands_after_another_while_it_is_wanted():
     chain = TransformChain([Named([], "a"), Other([], "b"), Named([], "c")])
     with chain.inserted(Named([], "new"), after=Other):
-        assert [one.name for one in chain] == ["a", "b", "new", "c"]
-    assert [one.name for one in chain] == ["a", "b", "c"]
+        assert [one.name for one in chain.after_reduce] == ["a", "b", "new", "c"]
+    assert [one.name for one in chain.after_reduce] == ["a", "b", "c"]
     with pytest.raises(LookupError, match="no Local"):
         chain.insert(Named([], "x"), after=Local)
 
@@ -73,9 +74,28 @@ def test_state_goes_by_class_and_what_was_not_saved_starts_over():
     assert again.one(Other).name == "initial"
 
 
+def test_two_transforms_of_a_class_have_states_of_their_own():
+    saved = TransformChain([Other([], "a"), Other([], "b"), Named([], "c")]).state_dict()
+    assert saved == {"Other": {"name": "a"}, "Other 2": {"name": "b"}}
+    again = TransformChain([Other([], "x"), Other([], "y")])
+    again.load_state_dict(saved)
+    assert again.state_dict() == saved
+
+
+def test_a_local_transform_cannot_withhold_an_update():
+    class Stubborn(Named):
+        is_local = True
+
+        def __call__(self, gradients):
+            return Withheld("it is Sunday")
+
+    with pytest.raises(ConfigurationError, match="Stubborn has is_local=True and withheld an update"):
+        TransformChain([Stubborn([], "a")]).apply_local("gradients")
+
+
 def test_the_usual_chain_is_in_the_order_that_its_file_says():
     run = run_of(Regression(), data())
-    assert [type(one).__name__ for one in run.transforms] == ["AfterBackward", "CheckFinite", "Clip"]
+    assert [type(one).__name__ for one in run.transforms.after_reduce] == ["AfterBackward", "CheckFinite", "Clip"]
     assert Withheld("why").skipped
 
 
