@@ -87,7 +87,7 @@ def test_a_gradient_that_is_not_finite(tmp_path, value, optimizer, settings):
         4,
         "step 6",
         "'0.weight'",
-        "epoch 1",
+        "epoch 2, mini-batch 2",
         "their numbers are",
         "on_nonfinite='skip'",
         "step-5",
