@@ -23,6 +23,7 @@ class Deviation(Enum):
     """What LBANN runs and we refuse; the value ends the warning: what becomes of it."""
 
     NOTHING_TO_LEARN = "the weights stay as they are"
+    UNUSED_WEIGHTS = "they are left out"
     ZERO_SCALE = "the term counts as 0"
     NESTED_TERMS = "its entries are terms one after the other"
     TWIN_METRICS = "each is measured, the later ones with a number behind the name"

@@ -64,7 +64,6 @@ class Checkpoint(Callback):
     """
 
     message: ClassVar[str] = "Callback.CallbackCheckpoint"
-    reads_weights = False
     where: ClassVar[str | None] = None
 
     every_steps: int = 0

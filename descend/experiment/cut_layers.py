@@ -69,7 +69,7 @@ def needs_whole(experiment: Experiment, plan: Plan, names: list[str], several: b
         return "compile" if model.compile else "mixed precision"
     if any(name in term.weights for term in plan.objective.l2 for name in names):
         return "L2 regularization of these weights"
-    looking = [one for one in (*trainer.callbacks, *model.callbacks) if one.reads_weights]
+    looking = [one for one in (*trainer.callbacks, *model.callbacks) if one.reads_weights and not one.saves]
     return f"the callback {type(looking[0]).__name__}" if looking else None
 
 

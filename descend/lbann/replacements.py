@@ -1,6 +1,6 @@
-"""Own layers for torch modules within `lbann.torch.compile`: `register_module`.
+"""Own layers for torch modules and functions within `lbann.torch.compile`: `register_module`, `register_function`.
 
-A module that holds registered ones is cut at them by torch.fx. Each registered one becomes what its function makes of
+A module that uses registered ones is cut at them by torch.fx. Each registered one becomes what its function makes of
 the layers before it, and what lies between is compiled as any other module.
 """
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
     Replacement = Callable[..., Layer]
 
-__all__ = ["compile_in_parts", "part_inputs", "register_module", "registered_parts"]
+__all__ = ["compile_in_parts", "part_inputs", "register_function", "register_module"]
 
 _PART_INPUT = "input_"
 
 _REPLACEMENTS: dict[type[nn.Module], Replacement] = {}
+_FUNCTIONS: dict[Callable[..., Any], Replacement] = {}
 
 
 def register_module(module_class: type[nn.Module]) -> Callable[[Replacement], Replacement]:
@@ -53,30 +54,59 @@ def register_module(module_class: type[nn.Module]) -> Callable[[Replacement], Re
     return register
 
 
+def register_function(target: Callable[..., Any]) -> Callable[[Replacement], Replacement]:
+    """Let a function make the layers of calls of another function wherever `compile` meets one.
+
+        @lbann.torch.register_function(torch.nn.functional.hardtanh)
+        def hardtanh(x, min_val=-1.0, max_val=1.0, inplace=False):
+            return lbann.Clamp(x, min=min_val, max=max_val)
+
+    Args:
+        target: A function of torch, such as torch.erf, or one of the file in which the module's class is. Methods of
+            tensors, as in x.erf(), are other functions.
+
+    Returns:
+        A decorator of the function, which is called with the arguments of `target`, a layer in place of each tensor,
+        and returns the layer of its result.
+
+    Raises:
+        ConfigurationError: it is no function.
+    """
+    if not callable(target) or isinstance(target, type):
+        raise ConfigurationError(f"register_function needs a function such as torch.erf, got {target!r}")
+
+    def register(function: Replacement) -> Replacement:
+        _FUNCTIONS[target] = function
+        return function
+
+    return register
+
+
 def part_inputs(samples: Sequence[Any]) -> dict[str, Any]:
     """The inputs of a part by the names that they have in its layers."""
     return {f"{_PART_INPUT}{i}": sample for i, sample in enumerate(samples)}
 
 
-def registered_parts(module: nn.Module) -> bool:
-    """Whether a module is registered, or one of those in it."""
-    return any(type(part) in _REPLACEMENTS for part in module.modules())
-
-
 class _Tracer(torch.fx.Tracer):
-    """Does not look into registered modules."""
+    """Looks into neither registered modules nor registered functions."""
+
+    def __init__(self) -> None:
+        named: Any = tuple(target for target in _FUNCTIONS if hasattr(target, "__globals__"))
+        super().__init__(autowrap_functions=named)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return type(m) in _REPLACEMENTS or super().is_leaf_module(m, module_qualified_name)
 
 
 def compile_in_parts(
-    module: nn.Module, inputs: Mapping[str, Any], compile_part: Callable[[nn.Module, list[Any]], list[Layer]]
-) -> list[Layer]:
-    """The layers of a module that holds registered ones.
+    module: nn.Module | Callable[..., Any],
+    inputs: Mapping[str, Any],
+    compile_part: Callable[[nn.Module, list[Any]], list[Layer]],
+) -> list[Layer] | None:
+    """The layers of a module or function that uses registered ones; None where it uses none.
 
     Args:
-        module: The module.
+        module: The module or the function.
         inputs: Samples by name, in the order of its parameters.
         compile_part: Makes the layers of a part without registered modules, of it and of samples of its inputs.
 
@@ -86,27 +116,47 @@ def compile_in_parts(
     """
     from torch.fx.passes.split_module import split_module
 
-    outer = module if type(module) not in _REPLACEMENTS else nn.Sequential(module)
+    of_module = module.modules() if isinstance(module, nn.Module) else ()
+    certain = any(type(part) in _REPLACEMENTS for part in of_module)
+    if not certain and not _FUNCTIONS:
+        return None
+    outer = nn.Sequential(module) if isinstance(module, nn.Module) and type(module) in _REPLACEMENTS else module
     try:
         tracer = _Tracer()
         graph = tracer.trace(outer, {n: v for n, v in inputs.items() if not isinstance(v, torch.Tensor)} or None)
         whole = torch.fx.GraphModule(tracer.root, graph)
     except Exception as error:  # torch raises many kinds here, also of its own
+        if not certain:
+            return None  # whether it calls a registered function is not known; it is compiled as if it did not
         raise Unsupported(
             f"lbann.torch.compile: torch.fx cannot follow this, to put registered modules into it: {error}"
         ) from error
+    if not any(_is_registered(whole, node) for node in whole.graph.nodes):
+        return None
     part, parts = 0, dict[str, int]()
     for node in whole.graph.nodes:
         own = _is_registered(whole, node)
         part += own
         parts[node.name] = part
         part += own
-    split = split_module(whole, outer, lambda node: parts[node.name])
+    split = split_module(whole, whole, lambda node: parts[node.name])
     return _Assembly(split, inputs, compile_part).layers()
 
 
 def _is_registered(whole: torch.fx.GraphModule, node: torch.fx.Node) -> bool:
-    return node.op == "call_module" and type(whole.get_submodule(str(node.target))) in _REPLACEMENTS
+    return _replacement(whole, node) is not None
+
+
+def _replacement(whole: torch.fx.GraphModule, node: torch.fx.Node) -> Replacement | None:
+    """What makes the layers of a node, if its module or function is registered."""
+    if node.op == "call_function":
+        target: Any = node.target
+        return _FUNCTIONS.get(target)
+    if node.op != "call_module":
+        return None
+    module = whole.get_submodule(str(node.target))
+    made = _REPLACEMENTS.get(type(module))
+    return None if made is None else lambda *args, **options: made(module, *args, **options)
 
 
 class _Assembly:
@@ -144,9 +194,9 @@ class _Assembly:
     def _called(self, name: str, part: Any, arguments: list[Any]) -> Any:
         samples, parents = [sample for sample, _ in arguments], [layer for _, layer in arguments]
         results = part(*samples)
-        call = next((node for node in part.graph.nodes if node.op == "call_module"), None)
-        if call is not None and type(own := part.get_submodule(str(call.target))) in _REPLACEMENTS:
-            return results, self._replaced(own, call, part, parents)
+        own = [(node, found) for node in part.graph.nodes if (found := _replacement(part, node)) is not None]
+        if own:
+            return results, self._replaced(*own[0], part, parents)
         made = self._compile(part, samples)
         fields = [layer for layer in made if isinstance(layer, Input)]
         for field in fields:
@@ -163,17 +213,19 @@ class _Assembly:
             return [(result, ends[f"output_{i}"]) for i, result in enumerate(results)]
         return results, ends["output"]
 
-    def _replaced(self, module: nn.Module, call: torch.fx.Node, part: Any, parents: list[Layer]) -> Layer:
+    def _replaced(self, call: torch.fx.Node, function: Replacement, part: Any, parents: list[Layer]) -> Layer:
         names = [node.name for node in part.graph.nodes if node.op == "placeholder"]
         layers = dict(zip(names, parents, strict=True))
         known = set(map(id, _above(parents)))
         of_node: Any = lambda node: layers[node.name]  # noqa: E731  # torch.fx takes any value in place of a node
         args: Any = torch.fx.map_arg(call.args, of_node)
         options: Any = torch.fx.map_arg(call.kwargs, of_node)
-        made: Any = _REPLACEMENTS[type(module)](module, *args, **options)
+        made: Any = function(*args, **options)
         if not isinstance(made, Layer):
+            target = type(part.get_submodule(call.target)) if call.op == "call_module" else call.target
+            name = getattr(target, "__name__", str(target))
             raise ConfigurationError(
-                f"lbann.torch.compile: what is registered for {type(module).__name__} must return a layer, got {made!r}"
+                f"lbann.torch.compile: what is registered for {name} must return a layer, got {made!r}"
             )
         self._all += [layer for layer in _above([made]) if id(layer) not in known]
         return made

@@ -19,12 +19,12 @@ from torch import nn
 import descend.onnx
 from descend.errors import ConfigurationError, Unsupported, warn
 from descend.graph import Identity, Input, Layer, NoOptimizer, Weights
-from descend.lbann.replacements import compile_in_parts, part_inputs, register_module, registered_parts
+from descend.lbann.replacements import compile_in_parts, part_inputs, register_function, register_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["compile", "lazy_compile", "register_module"]
+__all__ = ["compile", "lazy_compile", "register_function", "register_module"]
 
 # What acts in another way in training than in evaluation.
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -62,9 +62,8 @@ def compile(  # noqa: A001  # LBANN's name
     module = model if isinstance(model, nn.Module) else _OfFunction(model)
     inputs = _bound(model.forward if isinstance(model, nn.Module) else model, args, kwargs)
     traced = trace or find_spec("onnxscript") is None
-    if registered_parts(module):
-        layers = compile_in_parts(module, inputs, lambda part, samples: _layers(part, part_inputs(samples), traced))
-    else:
+    layers = compile_in_parts(model, inputs, lambda part, samples: _layers(part, part_inputs(samples), traced))
+    if layers is None:
         layers = _layers(module, inputs, traced)
     _name_fields(layers)
     if not with_weights:

@@ -83,6 +83,74 @@ def test_a_registered_module_may_stand_alone():
     torch.testing.assert_close(computed(layers, x), x.clamp(-0.3, 0.3))
 
 
+def odd(x, limit):
+    """Something that no exporter knows, as a function of this file."""
+    return torch.from_numpy(x.detach().numpy().clip(-limit, limit))
+
+
+class Calling(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        h = odd(self.first(x), limit=0.5)
+        return self.second(h) + nn.functional.hardtanh(h, -0.1, max_val=0.2) * 2
+
+
+@pytest.fixture
+def functions(monkeypatch):
+    monkeypatch.setattr(replacements, "_FUNCTIONS", {})
+    calls = []
+
+    @lbann.torch.register_function(odd)
+    def clamp(x, limit):
+        calls.append("odd")
+        return lbann.Clamp(x, min=-limit, max=limit)
+
+    @lbann.torch.register_function(nn.functional.hardtanh)
+    def hardtanh(x, min_val=-1.0, max_val=1.0, inplace=False):
+        calls.append("hardtanh")
+        return lbann.Clamp(lbann.Identity(x), min=min_val, max=max_val)
+
+    return calls
+
+
+def test_registered_functions_become_what_their_function_makes(functions):
+    module, x = Calling(), drawn(5, 4)
+    layers = lbann.torch.compile(module, drawn(2, 4, seed=1), trace=True)
+    assert functions == ["odd", "hardtanh"]
+    torch.testing.assert_close(computed(layers, x), module(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_function_may_be_compiled_that_calls_registered_ones(functions):
+    x, y = drawn(5, 4), drawn(5, 4, seed=3)
+    layers = lbann.torch.compile(lambda a, b: odd(a * b, 0.25) - b, drawn(2, 4), drawn(2, 4), trace=True)
+    assert functions == ["odd"]
+    torch.testing.assert_close(computed(layers, x, y), odd(x * y, 0.25) - y, rtol=1e-5, atol=1e-6)
+
+
+def test_what_calls_no_registered_function_is_compiled_as_ever(functions):
+    class Branching(nn.Module):
+        """Code that torch.fx cannot follow."""
+
+        def forward(self, x):
+            return x.relu() if x.shape[0] > 1 and float(x.sum()) == float(x.sum()) else x
+
+    layers = lbann.torch.compile(Branching(), drawn(2, 4), trace=True)
+    torch.testing.assert_close(computed(layers, drawn(5, 4)), drawn(5, 4).relu())
+    assert functions == []
+
+
+def test_what_is_no_function_is_refused(functions):
+    for wrong in ("erf", nn.ReLU):
+        with pytest.raises(ConfigurationError, match="needs a function such as"):
+            lbann.torch.register_function(wrong)
+    lbann.torch.register_function(torch.erf)(lambda x: 3)
+    with pytest.raises(ConfigurationError, match="registered for erf must return a layer, got 3"):
+        lbann.torch.compile(lambda x: torch.erf(x), drawn(2, 4), trace=True)
+
+
 def test_what_is_no_class_or_no_layer_is_refused(monkeypatch):
     monkeypatch.setattr(replacements, "_REPLACEMENTS", {})
     with pytest.raises(ConfigurationError, match="needs a class such as"):

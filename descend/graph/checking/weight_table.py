@@ -12,6 +12,7 @@ from descend.graph.layer import Incoming, shown
 from descend.graph.optimizers import NoOptimizer
 from descend.graph.plan import PlannedWeights
 from descend.graph.weights import ConstantInitializer, Weights
+from descend.leniency import Deviation
 
 if TYPE_CHECKING:
     from descend.graph.checking.nodes import LayerNode
@@ -86,9 +87,9 @@ class WeightTable:
             if id(weights) not in used and weights.name in filled_by_callbacks:
                 self.planned[weights.name] = _written_by_callback(weights)
             elif id(weights) not in used:
-                self._problems.add(
-                    weights.where, f"weights '{weights.name}' are used by no layer; give them to one, or take them out"
-                )
+                problem = f"weights '{weights.name}' are used by no layer"
+                if self._problems.refuses(Deviation.UNUSED_WEIGHTS, weights.where, problem):
+                    self._problems.add(weights.where, f"{problem}; give them to one, or take them out")
             if weights.optimizer is not None:
                 place = weights.optimizer.where or weights.where
                 found = weights.optimizer.problems()

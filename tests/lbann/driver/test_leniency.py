@@ -55,6 +55,11 @@ CASES = {
         'callback { ltfb { batch_interval: 1 metric: "size" } }',
         "the callback LTFB needs tournament or validation samples",
     ),
+    "weights that no layer uses": (
+        ("MORE", "MORE"),
+        'weights { name: "left" initializer { constant_initializer { value: 1 } } }',
+        "weights 'left' are used by no layer",
+    ),
     "early stopping without validation": (
         ("MORE", "MORE"),
         "callback { early_stopping { patience: 1 } }",
