@@ -1,7 +1,7 @@
 """Trials at once, as stacks in processes, one by one, and by an Optuna loop where it is installed: trials a second.
 
-python benchmarks/study.py [--rounds N] [--case NUMBER]      MLPs and a small convolution net at batch 32, 64 trials
-                                                             each, and what recording a trial costs
+python benchmarks/study.py [--rounds N] [--case NUMBER] [--only WAY]    MLPs and a small convolution net at batch 32, 64
+                                                                        trials each, and what recording a trial costs
 
 Every way runs the same trials: the same initial weights, rates and number of steps, one thread a process, scores before
 and after. The Optuna loop trains in plain torch, as its users write it, and scores the validation samples once; it uses
@@ -196,6 +196,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--case", type=int, choices=range(len(CASES)), help="only this one")
+    parser.add_argument("--only", action="append", help="this way, and others that are named so too")
     given = parser.parse_args()
     rounds = given.rounds
     torch.set_num_threads(1)
@@ -214,17 +215,19 @@ def main() -> None:
         ways["optuna, processes"] = optuna_processes
     else:
         print("Optuna is not installed: its loop is left out")
+    ways = {name: way for name, way in ways.items() if given.only is None or name in given.only}
     for case in CASES if given.case is None else [CASES[given.case]]:
         for way in ways.values():
             way(case)  # what is made once does not count
         rounds_of = [{name: seconds_a_trial(way, case) for name, way in ways.items()} for _ in range(rounds)]
         chosen = choose(case.task, trials(case), 1, "auto", {}).name
+        against = chosen if chosen in ways else next(iter(ways))
         print(f"\n{case.name}, batch {case.batch_size}, {case.steps} steps, {case.trials} trials; chosen {chosen}")
         for name in ways:
             low, middle, high = statistics.quantiles([1 / times[name] for times in rounds_of], n=4)
-            ratio = statistics.median(times[name] / times[chosen] for times in rounds_of)
+            ratio = statistics.median(times[name] / times[against] for times in rounds_of)
             print(
-                f"  {name:<18}{middle:8.1f} trials a second  ({low:.1f} to {high:.1f})   chosen {ratio:6.2f} x",
+                f"  {name:<18}{middle:8.1f} trials a second  ({low:.1f} to {high:.1f})   {against} {ratio:6.2f} x",
                 flush=True,
             )
     print(f"\nrecording a trial: {milliseconds_a_record():.2f} ms")

@@ -60,8 +60,17 @@ def is_integer(value: object) -> TypeGuard[int]:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether `value` is a real number of Python or NumPy, infinities included, and neither a bool nor NaN."""
-    return not isinstance(value, bool) and isinstance(value, Real) and not _is_nan(value)
+    """Whether `value` is a real number of Python or NumPy, infinities included, and neither a bool nor NaN.
+
+    An integer past every float is none, since whatever computes with it is in floating point.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real) or _is_nan(value):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def shown(value: object) -> str:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from descend.errors import ConfigurationError, nearest
+from descend.errors import ConfigurationError, DescendError, WrongType, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from descend.errors import DescendError
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 __all__ = ["StrictKeywords", "also_takes", "canonical_names", "strict_keywords"]
 
@@ -43,7 +42,12 @@ class StrictKeywords(type):
         if kwargs and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
             options = [name for name in taken if name not in ("self", "where")]
             _refuse_unknown(cls.__name__, kwargs, options, taken, getattr(cls, "said_instead", _NOTHING))
-        return super().__call__(*args, **kwargs)
+        try:
+            return super().__call__(*args, **kwargs)
+        except _FOREIGN as error:
+            if isinstance(error, DescendError) or not cls.__module__.startswith("descend."):
+                raise
+            raise WrongType(_not_taken(cls.__name__, taken, args, kwargs, error)) from error
 
 
 def strict_keywords(
@@ -89,6 +93,46 @@ def also_takes(
         return own
 
     return show
+
+
+_FOREIGN = (TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)  # of values of a wrong kind
+_PLAIN: Mapping[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "str": (str,),
+    "Sequence": (list, tuple),
+    "Iterable": (list, tuple),
+    "Mapping": (dict,),
+}
+
+
+def _not_taken(
+    title: str,
+    parameters: Mapping[str, inspect.Parameter],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    error: Exception,
+) -> str:
+    """What a class of ours was given where it failed: the options whose values are not what they are declared to be."""
+    given = {**dict(zip([name for name in parameters if name != "self"], args, strict=False)), **kwargs}
+    wrong: dict[str, Any] = {}
+    for name, value in given.items():
+        kinds = _PLAIN.get(re.split(r"[\[ |]", str(parameters[name].annotation))[0])
+        if kinds and not isinstance(value, kinds):
+            wrong[name] = value
+    said = [f"{name} must be {parameters[name].annotation}, got {_shown(value)}" for name, value in wrong.items()]
+    said = said or [f"got {', '.join(f'{name}={_shown(value)}' for name, value in given.items()) or 'no option'}"]
+    return f"{title}: {'; '.join(said)} ({error})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value) if isinstance(value, (bool, int, float, str, type(None))) else f"a {type(value).__name__}"
+
+
+_MOST_BITS = 256  # of an integer that is shown
 
 
 _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -55,13 +55,13 @@ def test_other_values_may_be_allowed():
     assert check_integer("size", False, 1, also=(0,)) == "size must be an integer >= 1 or 0, got False"
 
 
-@pytest.mark.parametrize("value", [0.5, 1, np.float32(0.25), np.int8(1), Fraction(1, 3), 10**400])
+@pytest.mark.parametrize("value", [0.5, 1, np.float32(0.25), np.int8(1), Fraction(1, 3)])
 def test_numbers(value: object):
     assert is_number(value)
     assert check_number("x", value, above=0) is None
 
 
-@pytest.mark.parametrize("value", [True, np.False_, "0.5", None, math.nan, np.float32("nan"), 1j, np.zeros(2)])
+@pytest.mark.parametrize("value", [True, np.False_, "0.5", None, math.nan, np.float32("nan"), 1j, np.zeros(2), 10**400])
 def test_what_is_no_number(value: object):
     assert not is_number(value)
     assert (check_number("x", value, finite=False) or "").startswith("x must be a number, got ")

@@ -53,6 +53,15 @@ def test_a_misspelt_name_is_answered_with_the_nearest():
         _ = descend.optim.Adagrad
 
 
+def test_names_of_what_is_not_here_get_the_reason_and_no_neighbour_by_its_letters():
+    with pytest.raises(AttributeError, match="no attribute 'LBFGS': it needs several evaluations of the loss"):
+        _ = descend.optim.LBFGS
+    with pytest.raises(AttributeError, match="no attribute 'RAdam': its rectification is not among the rules"):
+        _ = descend.optim.RAdam
+    with pytest.raises(AttributeError, match="did you mean 'load_weights'"):
+        _ = descend.load_checkpoint
+
+
 def test_an_optimizer_for_torch_loops_is_found_where_descriptions_are():
     with pytest.raises(AttributeError, match=r"is descend\.optim\.AdamW$"):
         _ = descend.AdamW

@@ -1,10 +1,13 @@
+import contextlib
 import dataclasses
 import inspect
 from enum import Enum
 
 import pytest
+import torch
 
 import descend
+from descend import errors
 from descend.data.transforms import Scale
 from descend.errors import ConfigurationError
 
@@ -132,3 +135,37 @@ def test_options_that_are_passed_on_are_shown_and_those_that_are_set_are_not():
     assert "output_size" in shown
     assert "small_images" in shown
     assert not {"width", "bottleneck"} & set(shown)
+
+
+WRONG = [object(), "x", None, [5], 10**400, torch.ones(2)]
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name.startswith("descend.") and name.count(".") == 1])
+def test_an_option_of_a_wrong_kind_is_an_error_of_ours(name):
+    kind = PUBLIC[name]
+    if issubclass(kind, BaseException):
+        return
+    parameters = [p for p in inspect.signature(kind).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    required = {p.name: None for p in parameters if p.default is p.empty}
+    for parameter in parameters:
+        for value in WRONG:
+            with contextlib.suppress(errors.DescendError):
+                kind(**{**required, parameter.name: value})
+
+
+def test_an_option_of_a_wrong_kind_is_named_with_what_it_must_be():
+    with pytest.raises(
+        errors.WrongType, match=r"ParameterServer: delays must be Sequence\[int\], got 2 \('int' object"
+    ):
+        descend.ParameterServer(2)
+    with pytest.raises(errors.WrongType, match="KFAC: damping_warmup_steps must be int, got 'x'"):
+        descend.KFAC(damping_warmup_steps="x")
+    with pytest.raises(errors.WrongType, match=r"learn_rate is tensor\(.*; expected a number"):
+        descend.SGD(learn_rate=torch.ones(2))
+
+    class Mine(descend.Callback):
+        def __init__(self, size):
+            self.size = 1 / size
+
+    with pytest.raises(ZeroDivisionError):  # of a class that is not ours
+        Mine(0)

@@ -192,7 +192,7 @@ class Checkpoint(Callback):
             return
         name, trainer = f"sgd.shared.{hook}.epoch.{epoch}.step.{step}", self._run.control.files.trainer
         wish = SaveRequest(
-            who=self._who(),
+            who=_name_of_rule(self),
             keep=self.keep,
             score=score,
             best="highest" if self.best == "highest" else "lowest",
@@ -202,12 +202,11 @@ class Checkpoint(Callback):
         self._run.save(wish)
         self._last = self._run.control.collectives.now()
 
-    def _who(self) -> str:
-        """The name of this rule, the same after a restart with other numbers."""
-        intervals = [
-            name for name in ("every_steps", "every_epochs", "every_seconds", "keep_best") if getattr(self, name)
-        ]
-        return "Checkpoint " + " ".join(intervals)
+
+def _name_of_rule(rule: Checkpoint) -> str:
+    """A name that is the same after a restart with other numbers."""
+    intervals = [name for name in ("every_steps", "every_epochs", "every_seconds", "keep_best") if getattr(rule, name)]
+    return "Checkpoint " + " ".join(intervals)
 
 
 def _problems_of_best(keep_best: str, best: str) -> list[str]:

@@ -31,12 +31,13 @@ from descend.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Repaired", "is_number", "looks_numeric", "repaired_csv", "repaired_jsonl"]
+__all__ = ["MISSING", "Repaired", "is_number", "looks_numeric", "repaired_csv", "repaired_jsonl"]
 
 MAX_ROW_CHARACTERS = 2**24
 _LISTED = 5
-_NULLS = "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|1.#IND|1.#QNAN|N/A|NA|NULL|n/a|null"  # those of pyarrow.csv
-_MISSING = frozenset(["", *_NULLS.split("|")])
+_NULLS = "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|N/A|NA|NULL|NaN|n/a|nan|null"  # of pyarrow.csv
+_MARKS = "?|-|--|.|None|<NA>|*"  # of other programs and of collections
+MISSING = frozenset(["", *_NULLS.split("|"), *_MARKS.split("|")])
 _KINDS = {int: "number", float: "number", str: "text", bool: "boolean", list: "list", dict: "object"}
 
 
@@ -151,7 +152,7 @@ def is_number(cell: str) -> bool:
 
 def looks_numeric(texts: Sequence[str | None], allowed: int) -> bool:
     """Whether a column of text would be one of numbers without a few of its cells."""
-    there = [text for text in texts if text is not None and text not in _MISSING]
+    there = [text for text in texts if text is not None and text not in MISSING]
     odd = sum(not is_number(text) for text in there)
     return 0 < odd <= allowed and len(there) > 2 * odd
 
@@ -177,7 +178,7 @@ def repaired_csv(path: Path, separator: str, header: bool, allowed: int) -> Repa
             _check_allowed(bad, allowed, path)
             continue
         for column, cell in enumerate(cells):
-            if cell not in _MISSING:
+            if cell not in MISSING:
                 (numbers if is_number(cell) else odd)[column] += 1
     numeric = {column for column, count in odd.items() if count <= allowed and numbers[column] > count}
 
@@ -187,7 +188,7 @@ def repaired_csv(path: Path, separator: str, header: bool, allowed: int) -> Repa
                 continue
             reason = bad.get(number)
             for column in numeric if reason is None else ():
-                if cells[column] not in _MISSING and not is_number(cells[column]):
+                if cells[column] not in MISSING and not is_number(cells[column]):
                     reason = f"{shown(cells[column])} in column {column + 1} is not a number, as in other rows"
             yield _Row(text, reason)
 

@@ -101,7 +101,7 @@ class BatchIterable:
     def epoch(self, epoch: int, start_step: int = 0, start_sample: int | None = None) -> Generator[Batch, None, None]:
         """See `Feed.epoch`."""
         sizes: list[int] = [] if self._list is None else list(self._sizes or [])[:start_step]
-        batches = iter(self._open(epoch)) if self._list is None else iter(self._list[start_step:])
+        batches = iter(self._opened(epoch)) if self._list is None else iter(self._list[start_step:])
         step = len(sizes)
         following = next(batches, None)
         while following is not None:
@@ -122,6 +122,14 @@ class BatchIterable:
         begin, end = share(size, self.rank, self.ranks, self.unit)
         fields = {name: row[begin:end] for name, row in rows.items()}
         return Batch(fields, np.arange(first + begin, first + end, dtype=np.int64), epoch, step, size, last, begin)
+
+    def _opened(self, epoch: int) -> Iterable[Any]:
+        opened = self._open(epoch)
+        if not hasattr(opened, "__iter__"):
+            raise DataError(
+                f"the function for '{self.role}' must return an iterable of batches, got a {type(opened).__name__}"
+            )
+        return opened
 
     def _place(self, step: int) -> str:
         return f"batch {step} for '{self.role}'"
@@ -156,4 +164,8 @@ def _opener(source: Any) -> Callable[[int], Iterable[Any]]:
                 "again: pass a list of batches, or the function that makes the generator, without calling it"
             )
         return lambda epoch: source
+    if isinstance(source, type):
+        raise ConfigurationError(
+            f"the data are the class {source.__name__}: pass an object of it, or a function that returns batches"
+        )
     return source if inspect.signature(source).parameters else lambda epoch: source()

@@ -145,6 +145,7 @@ class Batches:
         drop_last: Leave out the samples of an epoch that do not fill a batch; each epoch leaves out others.
         unit: Samples of a batch that stay together on one rank.
         sampler: Which sample is at a position, in place of `shuffle`.
+        close: Ends what `stream` reads with.
 
     Raises:
         ConfigurationError: batch_size is below 1 or the rank is not one of the ranks.
@@ -164,6 +165,7 @@ class Batches:
         drop_last: bool = False,
         unit: int = 1,
         sampler: Sampler | None = None,
+        close: Callable[[], None] | None = None,
     ) -> None:
         if batch_size < 1:
             raise ConfigurationError(f"the mini-batch size must be an integer >= 1, got {batch_size}")
@@ -180,6 +182,7 @@ class Batches:
         self.unit = unit
         self.sampler = sampler
         self._stream = stream
+        self._close = close
         if self.num_samples == 0:
             raise DataError(
                 f"{len(reader):,} samples with batch_size={batch_size:,} and drop_last=True leave no step in an epoch: "
@@ -216,6 +219,11 @@ class Batches:
             f"the mini-batch size {self.batch_size:,} is more than the {self.num_samples:,} samples of the reader for "
             f"'{self.reader.role}': each epoch is one partial batch of {self.num_samples:,}"
         ]
+
+    def close(self) -> None:
+        """End the processes that read, if there are any."""
+        if self._close is not None:
+            self._close()
 
     def check_first_sample(self) -> None:
         """Read one sample, so that an unreadable file ends the run before training starts.

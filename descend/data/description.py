@@ -165,13 +165,18 @@ class Reader(metaclass=StrictKeywords):
 
 @dataclass(frozen=True)
 class DataReader(metaclass=StrictKeywords):
-    """The readers of a run, at most one for each role: train, validate, test, tournament."""
+    """The readers of a run, at most one for each role: train, validate, test, tournament.
+
+    With `workers` so many processes read and transform the samples of each role, else a thread does; the samples are
+    the same.
+    """
 
     message: ClassVar[str] = "DataReader"
 
     reader: Sequence[Reader] = ()
     max_par_io_size: int = 0
     requires_data_set_metadata: bool = False
+    workers: int = 0
     where: str | None = field(default=None, compare=False, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_PIXELS", "ImageForm", "decoded", "form_of_image", "form_of_images", "is_image", "png_bytes"]
 
-MAX_PIXELS = 2**27  # 400 MB as RGB
+MAX_PIXELS = 10**8  # 300 MB as RGB, and 800 MB while it is read
+_PIXELS_AT_ONCE = 2**22
 _BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", b"II*\0", b"MM\0*")
 _TRIED = 100  # first images, of which one must be sound
 _AT_LEAST = 2  # times the size that is asked for, where a JPEG is decoded at a fraction of its size
@@ -90,15 +91,20 @@ class ImageForm:
             plain = _plain_jpeg(content, colors, self._fraction if self.scaled else None)
             if plain is not None:
                 return self._fitted(plain, plain.shape[:2])
+        return self._fitted(*self._unpacked(content))  # when Pillow's memory is given back
+
+    def _unpacked(self, content: Path | bytes) -> tuple[Array, tuple[int, int]]:
+        """The pixels (height, width) or (height, width, channels) by Pillow, and the size that the image has."""
         with _opened(content) as image:
             if self.scaled and image.format == "JPEG":
                 longest = max(self.size)
                 image.draft(None, (_AT_LEAST * longest, _AT_LEAST * longest))
             turned = _upright(image)
-            pixels = turned if turned.mode == self.mode else _converted(turned, self.mode)
-            if self.mode == "I;16" and self.scaled and (pixels.height, pixels.width) != self.size:
-                pixels = pixels.resize(self.size[::-1], library("PIL.Image", "images").Resampling.BILINEAR)
-            return self._fitted(np.array(pixels, dtype=self.field.dtype), (turned.height, turned.width))
+            size = (turned.height, turned.width)
+            if self.mode == "I;16" and self.scaled and size != self.size:
+                deep = turned if turned.mode == self.mode else _converted(turned, self.mode)
+                turned = deep.resize(self.size[::-1], library("PIL.Image", "images").Resampling.BILINEAR)
+            return _array_of(turned, self.mode).astype(self.field.dtype, copy=False), size
 
     def _fraction(self, height: int, width: int) -> int:
         """What the sides of a JPEG are divided by when it is decoded; libjpeg knows a half, a quarter, an eighth.
@@ -143,7 +149,8 @@ def decoded(content: Path | bytes) -> NDArray[np.uint8]:
         if image.mode.startswith(("I", "F")):
             raise ValueError(f"the image has pixels '{image.mode}' of more than 8 bits; store it with 8 bits a channel")
         turned = _upright(image)
-        array = np.asarray(_converted(turned, "L" if turned.mode in ("1", "L") else "RGB"))
+        array = _array_of(turned, "L" if turned.mode in ("1", "L") else "RGB")
+        del image, turned  # their memory
     return array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1))
 
 
@@ -263,6 +270,25 @@ def _upright(image: Any) -> Any:
     if image.getexif().get(_ORIENTATION, 1) == 1:
         return image
     return library("PIL.ImageOps", "images").exif_transpose(image)
+
+
+def _array_of(image: Any, mode: str) -> Array:
+    """The pixels (height, width) or (height, width, channels) of an image in a mode of Pillow's.
+
+    Large images are converted some rows at a time: Pillow holds 4 bytes a pixel, and twice as many while it converts.
+    """
+    rows = max(1, _PIXELS_AT_ONCE // max(1, image.width))
+    if image.height <= rows:
+        return np.array(image if image.mode == mode else _converted(image, mode))
+    image.load()
+    whole: Array | None = None
+    for top in range(0, image.height, rows):
+        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
+        part = np.asarray(strip if strip.mode == mode else _converted(strip, mode))
+        whole = np.empty((image.height, *part.shape[1:]), part.dtype) if whole is None else whole
+        whole[top : top + len(part)] = part
+    assert whole is not None
+    return whole
 
 
 def _converted(image: Any, mode: str) -> Any:

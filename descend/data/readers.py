@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from descend.data.validate import HELD_OUT, check
 from descend.errors import ConfigurationError, DataError, DescendError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -275,10 +276,13 @@ class ArrayReader:
         shuffle: Whether each epoch has an order of its own; by default only in the role "train".
 
     Raises:
+        ConfigurationError: `arrays` is no dictionary.
         DataError: there are no arrays, or a value is not one; the arrays differ in length, or they have no samples.
     """
 
     def __init__(self, arrays: Mapping[str, ArrayLike], role: str = "train", shuffle: bool | None = None) -> None:
+        if not isinstance(arrays, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # users pass anything
+            raise ConfigurationError(f"arrays must be a dictionary of arrays by name, got a {type(arrays).__name__}")
         made = {name: _array(name, given) for name, given in arrays.items()}
         lengths = {name: len(array) for name, array in made.items()}
         if len(set(lengths.values())) != 1:

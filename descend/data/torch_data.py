@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from descend.data.batches import Samples
+    from descend.data.reader_protocol import OpenReader
     from descend.data.samplers import Sampler
 
-__all__ = ["Loading", "brings_batches", "files_of_feed", "open_data"]
+__all__ = ["Loading", "brings_batches", "files_of_feed", "in_processes", "open_data"]
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,12 @@ def _of_pipeline(pipeline: ReaderPipeline[Any], how: Loading) -> Batches:
         pool = Pool(pipeline, how.workers, how.timeout_seconds or _WORKER_TIMEOUT_SECONDS)
     samples = SampleReader(pipeline, how.skip_bad, how.timeout_seconds, pool)
     return _batches(samples, how, ahead=0 if pool else 2)
+
+
+def in_processes(reader: OpenReader, workers: int) -> SampleReader:
+    """The samples of a reader, read by so many processes, which end with `close`."""
+    pipeline = ReaderPipeline(reader)
+    return SampleReader(pipeline, pool=Pool(pipeline, workers, _WORKER_TIMEOUT_SECONDS))
 
 
 # ---- DataLoader

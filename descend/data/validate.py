@@ -55,6 +55,12 @@ def _whole(description: DataReader) -> Iterator[str]:
     place = f"{description.where}: " if description.where else ""
     if not description.reader:
         yield f"{place}the data reader has no reader; add one with a name and a role, such as {_options(ROLES)}"
+    if problem := check_integer("workers", description.workers, 0):
+        yield f"{place}{problem}"
+    elif description.workers:
+        for reader in description.reader:
+            if reader.name in ("python", "python_dataset") and getattr(getattr(reader, reader.name), "workers", 0) > 1:
+                yield f"{reader}: it has workers of its own, and so has the data reader; set one of them"
     for setting in ("max_par_io_size", "requires_data_set_metadata"):
         problem = f"{place}{setting} of the data reader has no effect"
         if getattr(description, setting) and refused(Deviation.SETTING_WITHOUT_EFFECT, problem):

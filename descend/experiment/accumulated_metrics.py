@@ -51,7 +51,7 @@ class AccumulatedMetric(Loss):
     def ratio(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
         """Refused: it is not a ratio."""
         raise ConfigurationError(
-            f"metric '{self.name}' is not a ratio of two sums, which is what a study's trials measure: take "
+            f"metric '{self.name}' is not a ratio of two sums, which is what a study's trials measure: use "
             "'accuracy', a loss, or a function that returns (numerator, denominator)"
         )
 

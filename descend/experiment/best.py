@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
+from descend.arguments import check_bool, check_integer, check_path, is_integer, require
 from descend.callbacks.weight_average import evaluated_average
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, table
 from descend.experiment.checkpoint import as_storage_error, load
@@ -133,6 +134,12 @@ def load_weights(
     """
     if not isinstance(cast("Any", module), torch.nn.Module):
         raise ConfigurationError(f"load_weights: module must be a torch.nn.Module, got a {type(module).__name__}")
+    require(
+        check_path("run_dir", run_dir),
+        check_integer("which", which, 0, _MOST_STEPS) if is_integer(which) else None,
+        check_bool("averaged", averaged),
+        where="load_weights",
+    )
     target = cast("torch.nn.Module", unwrapped(module))
     checkpoint = _chosen(Path(run_dir), which)
     saved = evaluated_weights(checkpoint) if averaged else read_weights(checkpoint)
@@ -149,6 +156,9 @@ def load_weights(
         for name, tensor in own.items():
             copy_into(tensor, saved[name])
     return checkpoint
+
+
+_MOST_STEPS = 10**18
 
 
 def evaluated_weights(checkpoint: Path) -> dict[str, torch.Tensor]:

@@ -16,6 +16,7 @@ import torch
 from descend.callbacks.console import say
 from descend.callbacks.name_fields import problems as unknown_names
 from descend.data import Batches
+from descend.data.torch_data import in_processes
 from descend.errors import ConfigurationError, warn
 from descend.experiment.batch_norm import share_unit
 from descend.experiment.build import build_run
@@ -86,7 +87,19 @@ def build_experiment(
         with _module_run(experiment, experiment.model, options, context, several) as run:
             yield run
     else:
-        yield build_graph_run(experiment, options, context, several, checked)
+        run = build_graph_run(experiment, options, context, several, checked)
+        with _reading(run.data):
+            yield run
+
+
+@contextmanager
+def _reading(data: Mapping[Mode, Any]) -> Generator[None]:
+    """Worker processes of the feeds end with this."""
+    try:
+        yield
+    finally:
+        for feed in data.values():
+            feed.close()
 
 
 def build_graph_run(
@@ -126,7 +139,7 @@ def build_graph_run(
     task = GraphTask(module, checked.plan, seed, autocast, checked.unit, external)
     optimizer = build_graph_optimizer(module, checked.plan, experiment.optimizer)
     unit = checked.unit or 1
-    data = {mode: _batches(checked.readers[mode.role], trainer, mode, seed, world, unit) for mode in checked.modes}
+    data = {mode: _batches(checked.readers[mode.role], experiment, mode, seed, world, unit) for mode in checked.modes}
     computed = Model(0, model.layers, model.weights, model.objective_function, model.metrics, name=model.name)
     settings = {  # of the model only what is computed: not callbacks and epochs
         **_settings(experiment, seed, data),
@@ -167,7 +180,7 @@ def _module_run(
     modes = [mode for mode in Mode if mode.role in readers]
     sizes = (trainer.micro_batch_size or None, model.batch_norm_group_size or None)
     unit = share_unit(model.module, *sizes, trainer.mini_batch_size, world.world_size)
-    data = {mode: _batches(readers[mode.role], trainer, mode, seed, world, unit) for mode in modes}
+    data = {mode: _batches(readers[mode.role], experiment, mode, seed, world, unit) for mode in modes}
     autocast, scaler = precision_of(model.amp, world.device)
     task = ModuleTask(model.module, objective, measured, model.targets, autocast)
     algorithm = _algorithm(experiment)
@@ -179,7 +192,8 @@ def _module_run(
         **({"compile": True} if model.compile else {}),
         **optimizer_settings(optimizer),
     }
-    with patched_for_training(task, seed, next(iter(data.values())), *sizes, world) as patches, _compiled(model):
+    patching = patched_for_training(task, seed, next(iter(data.values())), *sizes, world)
+    with _reading(data), patching as patches, _compiled(model):
         task.patch(patches)
         yield build_run(
             _config(experiment, options, seed, settings, list(measured)),
@@ -287,11 +301,17 @@ def _cut_layers(experiment: Experiment, plan: Plan, module: LoweredModel, world:
     cut(module, names, world)
 
 
-def _batches(reader: OpenReader, trainer: Trainer, mode: Mode, seed: int, process: Communicator, unit: int) -> Batches:
+def _batches(
+    reader: OpenReader, experiment: Experiment, mode: Mode, seed: int, process: Communicator, unit: int
+) -> Batches:
     """Mini-batches of one mode; samples are shuffled in training alone, where the reader says so."""
-    shuffle = mode is Mode.TRAIN and reader.shuffle
-    ahead = 0 if trainer.serialize_io else 2
-    made = Batches(reader, trainer.mini_batch_size, seed, shuffle, process.rank, process.world_size, ahead, unit=unit)
+    trainer, shuffle = experiment.trainer, mode is Mode.TRAIN and reader.shuffle
+    workers = getattr(experiment.data_reader, "workers", 0)
+    ahead = 0 if trainer.serialize_io or workers else 2
+    size, rank, ranks = trainer.mini_batch_size, process.rank, process.world_size
+    pooled = in_processes(reader, workers) if workers else None
+    stream, close = (pooled.stream, pooled.close) if pooled else (None, None)
+    made = Batches(reader, size, seed, shuffle, rank, ranks, ahead, stream, unit=unit, close=close)
     made.check_first_sample()  # a damaged file ends the run here, before anything is written
     if mode is Mode.TRAIN:
         for note in made.notes:

@@ -103,7 +103,7 @@ class FitBuilder:
         if asked := [name for name, value in others.items() if value]:
             raise ConfigurationError(
                 f"{', '.join(asked)}: does not go with phases; leave it out"
-                + ("" if "strategy" not in asked else ", or take GradientAccumulation or LocalSGD")
+                + ("" if "strategy" not in asked else ", or use GradientAccumulation or LocalSGD")
             )
         losses: dict[str, Loss] = {phase.name: FunctionLoss(phase.loss) for phase in self._phases}
         measured = metrics_of_phases(self._phases, config.metrics)

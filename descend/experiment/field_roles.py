@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from descend.arguments import is_integer, shown
 from descend.data.nested_fields import nested
 from descend.errors import ConfigurationError, DataError, nearest
 from descend.experiment.losses import FunctionLoss
@@ -90,6 +91,23 @@ def assign_fields(
     joined = _takes_one(module, inputs, fields)
     by_name = not by_position and not joined and _takes(module, inputs)
     return FieldRoles(tuple(inputs), tuple(found), by_name, any("/" in name for name in fields), joined)
+
+
+def checked_targets(targets: Any) -> int | list[str] | None:
+    """What a user says about targets: names, one name, how many of the last fields they are, or None.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    if targets is None or (is_integer(targets) and targets >= 0):
+        return targets
+    names = [targets] if isinstance(targets, str) else targets
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in cast("list[Any]", names)):
+        raise ConfigurationError(
+            f"targets must be names of fields in a list, how many of the last fields are targets, or None, got "
+            f"{shown(targets)}"
+        )
+    return list(cast("list[str]", names))
 
 
 def check_fields(found: Collection[str], known: Collection[str], where: str = "a batch") -> None:

@@ -11,9 +11,10 @@ from descend.arguments import check_bool, check_instance, check_integer, require
 from descend.data.samplers import as_sampler
 from descend.data.splits import is_split
 from descend.experiment.build import strategy_of
+from descend.experiment.field_roles import checked_targets
 from descend.experiment.population import RunOptions
 from descend.graph import TorchModel
-from descend.train import Stop
+from descend.train import Stop, TrainingAlgorithm
 from descend.train.stopping import whole
 from descend.train.strategies.majority_vote import MajorityVote
 from descend.train.strategies.parameter_server import ParameterServer
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from descend.graph import AutomaticMixedPrecision
-    from descend.train import Callback, TrainingAlgorithm
+    from descend.train import Callback
     from descend.train.strategies.base import StrategyDescription
     from descend.train.transforms.base import GradientTransform
 
@@ -242,11 +243,16 @@ def fit_config(**given: Any) -> FitConfig:
         ),
         check_instance("stop=", given["stop"], Stop, "a criterion such as descend.Epochs(10)"),
         check_instance("callbacks", given["callbacks"], (list, tuple), "a list of callbacks"),
+        check_instance("transforms", given["transforms"], (list, tuple), "a list of gradient transforms"),
+        check_instance(
+            "algorithm", given["algorithm"], TrainingAlgorithm, "an algorithm such as descend.KFAC()", also=(None,)
+        ),
         [check_bool(name, given[name]) for name in flags],
         check_integer("seed", given["seed"], 0),
         check_integer("micro_batch_size", given["micro_batch_size"], 1, also=(None, "auto")),
         check_integer("batch_norm_group_size", given["batch_norm_group_size"], 1, also=(None,)),
     )
+    given["targets"] = checked_targets(given["targets"])
     given["sampler"] = as_sampler(given["sampler"])
     keep_files = given["run_dir"] is not None or given["resume"]
     groups: dict[str, Any] = {

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 import torch
 
+from descend.arguments import require, shown
 from descend.callbacks.console import say
 from descend.data import Loading, brings_batches, open_data
 from descend.data.map_dataset import SampleReader
@@ -132,6 +133,8 @@ def infer(
         ConfigurationError: there is no such layer, or nothing to compute.
         DataError: a field is missing, or the data are not what they should be.
     """
+    names = isinstance(layers, (list, tuple)) and all(isinstance(name, str) for name in cast("list[Any]", layers))
+    require(None if names else f"layers must be a list of names, got {shown(layers)}", where="infer")
     graph = isinstance(module, LoweredModel) and not isinstance(module, PlainModule)
     if graph and not layers:
         raise ConfigurationError("infer: name the layers of the graph whose outputs are wanted, as in layers=['prob']")

@@ -8,7 +8,7 @@ import torch
 
 from descend.errors import DataError, DescendError
 from descend.experiment.accumulated_metrics import AccumulatedMetric
-from descend.experiment.field_roles import assign_fields, check_fields
+from descend.experiment.field_roles import assign_fields, check_fields, checked_targets
 from descend.experiment.labels import LabelCheck
 from descend.experiment.losses import FunctionLoss, TorchLoss, looked_at
 from descend.experiment.module_call import ModuleCall
@@ -56,7 +56,7 @@ class ModuleTask(Task):
         }
         self._loss = loss
         self._metrics = metrics
-        self._targets = targets
+        self._targets = checked_targets(targets)
         self._call = ModuleCall(module, autocast)
         self._roles: FieldRoles | None = None  # known from the first mini-batch, as are
         self._known: frozenset[str] = frozenset()  # the names of its fields

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
+from descend.arguments import check_instance, require
 from descend.data import Batches
 from descend.errors import Unsupported
 from descend.experiment.batch_norm import BatchNormGroups, spans_ranks
@@ -46,8 +47,11 @@ def device_of(module: torch.nn.Module) -> torch.device:
     """Where the module is.
 
     Raises:
+        ConfigurationError: it is no module.
         Unsupported: its weights are on several devices, or on none that holds numbers.
     """
+    kinds = (torch.nn.Module,)
+    require(check_instance("module", module, kinds, "a torch.nn.Module", remedy="a class must be called first"))
     devices = {p.device for p in module.parameters()}
     if len(devices) > 1:
         places = ", ".join(sorted(map(str, devices)))

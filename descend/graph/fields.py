@@ -40,6 +40,7 @@ __all__ = [
     "refuse_unknown",
     "shows_options",
     "take_all",
+    "take_list",
 ]
 
 _T = TypeVar("_T")
@@ -213,11 +214,37 @@ def take_all(what: str, types: Mapping[str, FieldType], values: Mapping[str, Any
     for name, value in values.items():
         try:
             taken[name] = types[name].take(value)
-        except TypeError:
+        except (TypeError, ValueError, OverflowError):  # of other libraries' numbers, and of integers past any float
             problems.append(f"{what}.{name} is {_shown(value)}; expected {types[name].expected}")
     if problems:
         raise WrongType(problems)
     return taken
+
+
+def take_list(what: str, given: Any, one: type | tuple[type, ...], expected: str, *, every: bool = True) -> list[Any]:
+    """Several things of a kind, or a single one, as a list.
+
+    Args:
+        what: The field.
+        given: Its value.
+        one: What a single thing is.
+        expected: What an error says was expected.
+        every: Check each of several.
+
+    Raises:
+        WrongType: it is neither one nor several of these.
+    """
+    if isinstance(given, one):
+        return [given]
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise WrongType(f"{what} is {_shown(given)}; expected {expected}")
+    several = list(cast("Iterable[Any]", given))
+    if (
+        every
+        and (wrong := next((i for i, entry in enumerate(several) if not isinstance(entry, one)), None)) is not None
+    ):
+        raise WrongType(f"{what}[{wrong}] is {_shown(several[wrong])}; expected {expected}")
+    return several
 
 
 def _by_position(what: str, types: Mapping[str, FieldType], given: Mapping[str, Any]) -> list[str]:
@@ -242,7 +269,10 @@ def _fits(kind: FieldType, value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # of an integer of thousands of digits, or whatever a class of the user's raises
+        return f"a {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -179,7 +179,8 @@ class Layer(LayerKind, Exported, envelope="Layer"):
             "grid_tag": grid_tag,
             "freeze": freeze,
         }
-        taken = take_all(kind, _COMMON, {key: value for key, value in common.items() if value is not None})
+        said = {key: value for key, value in common.items() if value is not None or key == "freeze"}
+        taken = take_all(kind, _COMMON, said)
         self.__dict__.update(take_all(kind, types, fields))
         if name is None:
             Layer.global_count += 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from descend.errors import ConfigurationError, nearest
 from descend.graph.enums import SubGraphCommunication
 from descend.graph.exported import Exported
-from descend.graph.fields import FieldType, described, refuse_unknown, shows_options, take_all
+from descend.graph.fields import FieldType, described, refuse_unknown, shows_options, take_all, take_list
 from descend.graph.layer import Layer
 from descend.graph.metrics import BaseMetric, Metric
 from descend.graph.objective import LayerTerm, ObjectiveFunction, Term
@@ -206,10 +206,12 @@ class Model(Exported):
         self.unread: dict[str, Any] = take_all("Model", _UNREAD, unread)
         self.where = where
         self.objective_function = _objective(objective_function)
-        self.metrics: list[BaseMetric] = [metrics] if isinstance(metrics, BaseMetric) else list(metrics)
-        self.callbacks: list[Any] = list(callbacks)
-        self.layers = self._all_layers([layers] if isinstance(layers, Layer) else layers)
-        self.weights: list[Weights] = self._all_weights([weights] if isinstance(weights, Weights) else weights)
+        self.metrics: list[BaseMetric] = take_list("Model.metrics", metrics, BaseMetric, "a list of metrics")
+        self.callbacks: list[Any] = take_list("Model.callbacks", callbacks, (), "a list of callbacks", every=False)
+        self.layers = self._all_layers(take_list("Model.layers", layers, Layer, "a list of layers"))
+        self.weights: list[Weights] = self._all_weights(
+            take_list("Model.weights", weights, Weights, "a list of weights")
+        )
 
     def _all_layers(self, layers: Iterable[Layer]) -> list[Layer]:
         terms = self.objective_function.layer_terms if self.objective_function else []

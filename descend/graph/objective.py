@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from descend.errors import WrongType
 from descend.graph.exported import Exported
-from descend.graph.fields import FieldType, refuse_unknown, shows_options, take_all
+from descend.graph.fields import FieldType, refuse_unknown, shows_options, take_all, take_list
 from descend.graph.layer import Layer, check_layer
 from descend.graph.weights import Weights
 from descend.leniency import Deviation, refused
@@ -82,7 +82,9 @@ class L2WeightRegularization(Exported):
         **unknown: Any,
     ) -> None:
         refuse_unknown("L2WeightRegularization", unknown, ("weights", "scale", "exclude"))
-        self.weights: list[Weights | str] = [weights] if isinstance(weights, (Weights, str)) else list(weights)
+        self.weights: list[Weights | str] = take_list(
+            "L2WeightRegularization.weights", weights, (Weights, str), "weights or their names"
+        )
         taken = take_all("L2WeightRegularization", _REGULARIZATION, {"scale": scale, "exclude": exclude})
         self.scale: float = taken["scale"]
         self.exclude: tuple[str, ...] = taken["exclude"]
@@ -120,7 +122,8 @@ class ObjectiveFunction(Exported):
 
     def __init__(self, terms: Layer | Term | Iterable[Layer | Term] = (), *, where: str | None = None) -> None:
         self.terms: list[Term] = []
-        for term in [terms] if isinstance(terms, (Layer, LayerTerm, L2WeightRegularization)) else terms:
+        kinds = (Layer, LayerTerm, L2WeightRegularization)
+        for term in take_list("ObjectiveFunction.terms", terms, kinds, "a list of layers and terms", every=False):
             self.add_term(term)
         self.where = where
 

@@ -83,13 +83,14 @@ def _power(study: Study) -> list[str]:
         return []
     if study.searches < 2:
         return ["one search an arm cannot rank: set searches = 3 or more"]
-    spreads = detectable_by_searches(study.searches, level_of_a_pair(arms, LEVEL))
+    paired = study.common_random_numbers
+    spreads = detectable_by_searches(study.searches, level_of_a_pair(arms, LEVEL), paired=paired)
     lines = [
         f"with {study.searches} searches an arm two of the {arms} arms are ranked with probability 0.8 if they differ "
         f"by {spreads:.2g} times the standard deviation between searches of one arm"
     ]
     if spreads > _LARGE:
-        enough = searches_needed(_LARGE, 1.0, arms=arms)
+        enough = searches_needed(_LARGE, 1.0, arms=arms, paired=paired)
         lines.append(f"that is a large difference: {enough} searches find one of {_LARGE:g} times this deviation")
     if study.confirmation_seeds < 6:
         lines.append("fewer than 6 confirmation_seeds give no 95 % interval of a median in the table")

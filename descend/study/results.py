@@ -418,7 +418,8 @@ def _group(study: Study, batch_size: int, steps: int, records: Mapping[str, Reco
         name: Tuning(study.trials_of(name), steps, study.searches, len(arm.space)) for name, arm in study.arms.items()
     }
     lower = study.lower or study.select == "steps"
-    ranking = rank(reruns, lower_is_better=lower, tunings=tunings, margin=study.margin)
+    alike = study.common_random_numbers
+    ranking = rank(reruns, lower_is_better=lower, tunings=tunings, margin=study.margin, paired=alike)
     causes = tuple(_cause(study, pair, rows, records) for pair in ranking.pairs)
     return Group(batch_size, steps, tuple(rows), ranking, causes)
 
@@ -479,7 +480,7 @@ def _cause(study: Study, pair: Pair, rows: Sequence[ResultRow], records: Mapping
             ]
             for name in (pair.better, pair.worse)
         ]
-        interval = compare_searches(medians[0], medians[1], LEVEL)[1]
+        interval = compare_searches(medians[0], medians[1], LEVEL, paired=study.common_random_numbers)[1]
         if interval is None:
             return ""
         intervals.append(interval)

@@ -6,6 +6,9 @@ start once for all of them.
 
 import io
 import json
+import multiprocessing
+import os
+import signal
 import tarfile
 
 import h5py
@@ -19,9 +22,12 @@ import pytest
 import torch
 from data.files import refusal
 from PIL import Image
+from safetensors.numpy import save_file
 
 from descend.data import DataReader, Loading, Reader, file_format, open_data, open_readers, read
+from descend.data.known_readers import READERS
 from descend.data.transforms import HorizontalFlip, RandomResizedCrop, Scale
+from descend.errors import DataError
 
 N = 21
 RNG = np.random.default_rng(0)
@@ -59,6 +65,7 @@ def folder(tmp_path_factory):
     at = tmp_path_factory.mktemp("formats")
     np.save(at / "a.npy", X)
     np.savez(at / "a.npz", x=X, y=Y)
+    save_file({"x": X, "y": Y}, at / "a.safetensors")
     table = pa.table({**TABLE, "list": LISTS})
     pq.write_table(table, at / "a.parquet", row_group_size=8)
     pyarrow.feather.write_feather(table, at / "a.feather")
@@ -85,12 +92,30 @@ def folder(tmp_path_factory):
     (at / "idx").mkdir()
     write_idx(at / "idx")
     write_tar(at)
+    write_parts(at)
     return at
+
+
+def write_parts(at):
+    """The samples in several files, for LBANN's readers of such."""
+    halves = {0: slice(0, 8), 1: slice(8, N)}
+    with h5py.File(at / "groups.h5", "w") as file:
+        for i in range(N):
+            file[f"id{i:02}/x"], file[f"id{i:02}/image"], file[f"id{i:02}/y"] = X[i], PIXELS[i, :, :2], Y[i]
+    (at / "schema.yaml").write_text(
+        "x: {metadata: {pack: datum, scale: 2}}\nimage: {metadata: {pack: response}}\ny: {metadata: {pack: label}}\n"
+    )
+    (at / "samples.txt").write_text(f"CONDUIT_HDF5_EXCLUSION\n{N} 0 1\n.\ngroups.h5 {N} 0\n")
+    for part, rows in halves.items():
+        np.savez(at / f"part{part}.npz", data=X[rows], labels=Y[rows])
+        np.save(at / f"part{part}.npy", np.column_stack([X[rows], Y[rows]]))
+        np.savetxt(at / f"side{part}.csv", X * (part + 1), delimiter=",")
+    (at / "parts.txt").write_text("part0.npz\npart1.npz\n")
 
 
 def of_read(folder):
     """Readers of files, by format."""
-    a = {kind: read(folder / f"a.{kind}") for kind in ("npy", "npz", "csv", "h5", "tar")}
+    a = {kind: read(folder / f"a.{kind}") for kind in ("npy", "npz", "csv", "h5", "tar", "safetensors")}
     a |= {kind: read(folder / f"a.{kind}", length=3) for kind in ("parquet", "feather", "arrow", "jsonl")}
     return a | {
         "images": read(folder / "images", format="images", image_size=16),
@@ -114,6 +139,7 @@ def of_descriptions(folder):
     np.savez(folder / "lbann.npz", **npz)
     np.save(folder / "lbann.npy", np.column_stack([X, Y]))
     smiles = {"vocab_filename": "vocab.txt", "sequence_length": 32, "has_header": True}
+    labels = {"num_labels": 4, "disable_responses": True}
     csv = {"has_header": True, "separator": ",", "disable_responses": True}
     return {
         "mnist": opened("mnist", folder / "idx", transforms=[HorizontalFlip(0.5), Scale(1 / 255)]),
@@ -123,6 +149,18 @@ def of_descriptions(folder):
         "numpy": opened("numpy", data_filename="lbann.npy", num_labels=4, disable_responses=True),
         "numpy_npz": opened("numpy_npz", data_filename="lbann.npz", disable_responses=True),
         "smiles": opened("smiles", data_filename="a.smi", **smiles),
+        "hdf5_data_reader": opened(
+            "hdf5_data_reader",
+            sample_list="samples.txt",
+            data_schema_filename="schema.yaml",
+            experiment_schema_filename="schema.yaml",
+            enable_labels=True,
+            enable_responses=True,
+            num_labels=4,
+        ),
+        "conduit": opened("numpy_npz_conduit_reader", data_filename="parts.txt", disable_responses=True),
+        "merge_samples": opened("merge_samples", data_file_pattern="part*.npy", format="npy", **labels),
+        "merge_features": opened("merge_features", data_file_pattern="side*.csv", format="csv", separator=","),
         "synthetic": opened("synthetic", None, num_samples=N, synth_dimensions="4", num_labels=3),
     }
 
@@ -179,7 +217,10 @@ def test_all_formats_are_here(folder):
 
 def test_batches_are_the_samples(folder):
     """In this process, on one rank and on two."""
-    readers = of_read(folder) | of_descriptions(folder)
+    described = of_descriptions(folder)
+    others = set(READERS) - {reader.description.name for reader in described.values()}
+    assert others == {"digits", "python", "python_dataset"}
+    readers = of_read(folder) | described
     truth = one_by_one(readers)
     assert len(truth) == 2 * N * len(Beside(readers).fields)
     assert rows_by_sample(readers) == truth
@@ -196,8 +237,33 @@ def test_processes_read_the_same(folder):
     assert rows_by_sample(readers, workers=4) == truth
 
 
+@pytest.mark.slow
+def test_a_worker_that_dies_or_hangs_is_named_with_what_it_reads(folder):
+    """Of files, of a description and of a data set; on either of two ranks."""
+    rows = torch.utils.data.StackDataset(torch.as_tensor(X), torch.as_tensor(Y))
+    sources = {
+        "reader 'tar' for 'train'": read(folder / "a.tar"),
+        "reader 'hdf5_data_reader' for 'train'": of_descriptions(folder)["hdf5_data_reader"],
+        "StackDataset for 'train'": rows,
+    }
+    killed = r"loader descend-loader-0 \(process \d+\) was killed by SIGKILL at sample \d+ of "
+    stopped = r"sample \d+ of .* is not read after 2 seconds: it hangs"
+    what = ((0, signal.SIGSTOP, stopped), (1, signal.SIGKILL, killed), (1, signal.SIGSTOP, stopped))
+    for (name, source), (rank, number, words) in zip(sources.items(), what, strict=True):
+        feed = open_data(source, Loading(batch_size=2, workers=1, rank=rank, ranks=2, timeout_seconds=2.0))
+        steps = feed.epoch(0)
+        next(steps)
+        (process,) = multiprocessing.active_children()
+        os.kill(process.pid, number)
+        with pytest.raises(DataError, match=words) as caught:
+            list(steps)
+        assert name in str(caught.value)
+        feed.reader.close()
+        assert multiprocessing.active_children() == []
+
+
 # A cut or blank text is a text, and blank records of CIFAR are images.
-FILES = ("a.npy", "a.npz", "a.csv", "a.jsonl", "a.h5", "a.tar", "a.parquet", "a.feather", "a.arrow")
+FILES = ("a.npy", "a.npz", "a.safetensors", "a.csv", "a.jsonl", "a.h5", "a.tar", "a.parquet", "a.feather", "a.arrow")
 FILES += ("idx/train-images-idx3-ubyte", "cifar/data_batch_1.bin", "images/0/00.jpg", "images/list.txt", "text.md")
 UNSEEN = {("half", "text.md"), ("zeros", "text.md"), ("zeros", "images/list.txt"), ("zeros", "cifar/data_batch_1.bin")}
 DAMAGES = {

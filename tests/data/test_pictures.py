@@ -211,3 +211,25 @@ def test_what_simplejpeg_does_not_decode(monkeypatch, tmp_path):
     monkeypatch.setattr(pictures, "MAX_PIXELS", LARGE.shape[0] * LARGE.shape[1] - 1)
     with pytest.raises(ValueError, match="promises 51 x 37 pixels"):
         pictures.decoded(path)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "transparent P"])
+@pytest.mark.parametrize("first", ["L", "RGB", "I;16"])
+def test_an_image_that_is_converted_some_rows_at_a_time_is_the_same(mode, first, monkeypatch, tmp_path):
+    """Large ones are, since a whole conversion takes several times the memory of the pixels."""
+    draw = np.random.default_rng(0)
+    if mode == "I;16":
+        image = Image.fromarray(draw.integers(0, 2**16, (7, 5)).astype(np.uint16))
+    else:
+        image = Image.fromarray(draw.integers(0, 256, (7, 5, 3)).astype(np.uint8)).convert(mode.split()[-1])
+    more = {"transparency": 3} if mode == "transparent P" else {}
+    ending = "tif" if mode == "CMYK" else "png"
+    image.save(tmp_path / f"one.{ending}", **more)
+    form = pictures.ImageForm(first, (7, 5), scaled=False)
+    whole = form.decode(tmp_path / f"one.{ending}")
+    own = None if mode == "I;16" else pictures.decoded(tmp_path / f"one.{ending}")
+    monkeypatch.setattr(pictures, "_PIXELS_AT_ONCE", 11)  # two rows, and one at the end
+    assert np.array_equal(form.decode(tmp_path / f"one.{ending}"), whole)
+    assert own is None or np.array_equal(pictures.decoded(tmp_path / f"one.{ending}"), own)
+    assert whole.flags.writeable
+    assert whole.dtype == form.field.dtype

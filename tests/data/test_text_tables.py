@@ -118,4 +118,4 @@ def test_files_are_decompressed_by_their_content_not_their_name(tmp_path, name):
     for content in (text, gzip.compress(text)):
         (tmp_path / name).write_bytes(content)
         with decompressed(tmp_path / name) as stream:
-            assert stream.read() == text
+            assert stream.read(2 * len(text)) == text

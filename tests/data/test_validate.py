@@ -87,6 +87,13 @@ def test_settings_without_effect():
     assert "requires_data_set_metadata of the data reader has no effect" in text
 
 
+def test_workers():
+    [text] = problems(train(), workers=-1)
+    assert "workers must be an integer >= 0, got -1" in text
+    python = Reader(name="python", role="train", python=PythonDataReader(workers=2))
+    assert "it has workers of its own, and so has the data reader" in "".join(problems(python, workers=2))
+
+
 def test_nothing_wrong():
     check(
         DataReader(

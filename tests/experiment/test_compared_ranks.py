@@ -173,7 +173,7 @@ def test_a_learning_rate_that_one_rank_changes_is_found_in_its_step(monkeypatch)
             for group in step.run.optimizer.param_groups:
                 group["lr"] *= self.factor
 
-    with pytest.raises(DataError, match=r"different places: .*mini-batch 1 .*learning rates \[0.1\].*\[0.2\]"):
+    with pytest.raises(DataError, match=r"different places: .*mini-batch 2 .*learning rates \[0.1\].*\[0.2\]"):
         on_ranks(2, lambda communicator: fitted(communicator, lambda: split(X), (Faster(1.0 + communicator.rank),)))
 
 

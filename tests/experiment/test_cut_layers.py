@@ -102,7 +102,7 @@ def test_what_needs_whole_weights_keeps_them(more, said, tmp_path):
 
 
 class Counting(descend.Callback):
-    """A callback of a user, which says that it looks at no weights."""
+    """A user's callback that says it reads no weights."""
 
     reads_weights = False
 

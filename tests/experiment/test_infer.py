@@ -1,5 +1,7 @@
 """Inference and evaluation against a plain loop, whatever the size of a batch."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import descend
 from descend.data import ArrayReader
-from descend.errors import ConfigurationError, DataError
+from descend.errors import ConfigurationError, DataError, DescendError
 from descend.experiment.run import run
 
 DRAW = torch.Generator().manual_seed(0)
@@ -173,3 +175,46 @@ def test_an_output_that_is_none_stays_none():
     found = descend.predict(Scores(), X, batch_size=7)
     assert found["loss"] is None
     assert found["logits"].shape == (23, 3)
+
+
+NOT_FITTING = [object(), "x", 1.5, [5], 10**400, torch.ones(2), int, lambda: 0]
+ARGUMENTS = {  # of each function those whose values are looked at
+    descend.predict: ["module", "data", "batch_size", "targets", "precision", "workers"],
+    descend.infer: ["module", "data", "batch_size", "micro_batch_size", "layers", "targets", "precision", "workers"],
+    descend.evaluate: ["module", "data", "batch_size", "metrics", "targets", "precision"],
+    descend.load_weights: ["module", "run_dir", "which"],
+    descend.fit: [
+        *("module", "data", "batch_size", "stop", "valid", "callbacks", "targets", "transforms", "algorithm"),
+        *("clip_global_norm", "seed", "workers", "strategy"),
+    ],
+}
+
+
+@pytest.mark.parametrize("function", ARGUMENTS, ids=lambda function: function.__name__)
+def test_arguments_of_a_wrong_kind_are_errors_of_ours(function, tmp_path):
+    x, y = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
+    arguments = {"module": torch.nn.Linear(3, 2), "data": (x, y)}
+    more = {
+        descend.evaluate: {"loss": "cross_entropy"},
+        descend.fit: {
+            "loss": "cross_entropy",
+            "optimizer": descend.SGD(lr=0.1),
+            "batch_size": 2,
+            "verbose": False,
+            "stop": descend.Steps(1),
+        },
+    }
+    if function is descend.load_weights:
+        arguments = {"module": arguments["module"], "run_dir": tmp_path}
+    for name in ARGUMENTS[function]:
+        for value in NOT_FITTING:
+            if name == "data" and isinstance(value, torch.Tensor):
+                continue  # samples of another shape than the module's
+            with contextlib.suppress(DescendError):
+                function(**{**arguments, **more.get(function, {}), name: value})
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, [5], {"y"}, True])
+def test_targets_that_are_none_are_named(wrong):
+    with pytest.raises(ConfigurationError, match="targets must be names of fields in a list, how many"):
+        descend.predict(torch.nn.Linear(3, 2), torch.randn(4, 3), targets=wrong)

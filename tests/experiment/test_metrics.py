@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import descend
 from descend.errors import ConfigurationError
 from descend.experiment.losses import looked_at
 from descend.experiment.metrics import build_metrics
@@ -104,3 +105,18 @@ def test_a_metric_that_is_no_mean_over_samples_is_named_once():
     metric.look_at_parts(OUTPUT, [target], 4)  # warnings are errors in tests
     with pytest.raises(ConfigurationError, match=r"metric 'wide' must return \(numerator, denominator\)"):
         ratio(build_metrics({"wide": lambda output, target: output}, "cross_entropy")["wide"])
+
+
+def test_a_metric_that_does_not_take_the_targets_is_named_as_one():
+    x, y = torch.randn(8, 4), torch.randint(0, 3, (8,))
+    with pytest.raises(ConfigurationError, match=r"^metric 'accuracy' is called with the output and 2 targets"):
+        descend.fit(
+            torch.nn.Linear(4, 3),
+            lambda output, a, b: torch.nn.functional.cross_entropy(output, a),
+            (x, y, y),
+            optimizer=descend.SGD(lr=0.1),
+            batch_size=4,
+            stop=descend.Steps(1),
+            targets=2,
+            metrics=["accuracy"],
+        )

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from descend.data import ArrayReader, Batch, Batches
-from descend.errors import Unsupported
+from descend.errors import ConfigurationError, Unsupported
 from descend.experiment.losses import loss_of
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
@@ -40,6 +40,10 @@ def test_the_device_is_that_of_all_parameters():
     torn[0].to("meta")
     with pytest.raises(Unsupported, match=r"weights of Sequential are on several devices \(cpu, meta\); move them"):
         device_of(torn)
+    with pytest.raises(Unsupported, match="the weights of Linear are on the device 'meta', which holds no numbers"):
+        device_of(nn.Linear(2, 2, device="meta"))
+    with pytest.raises(ConfigurationError, match=r"module must be a torch\.nn\.Module"):
+        device_of(nn.Linear)
 
 
 def masks(seed, parts, step=0):

@@ -2,13 +2,19 @@
 
 import dataclasses
 import json
+import multiprocessing
+import os
+import signal
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 import descend
-from descend.experiment import load
+from descend.data.transforms import Grayscale, RandomResizedCrop, Scale
+from descend.experiment import load, save_prototext
 from descend.experiment.run import run
 from descend.zoo import demo_experiment
 
@@ -228,3 +234,45 @@ def test_a_callback_and_a_criterion_of_one_s_own_run_and_are_named_in_the_text(t
     assert [
         type(callback).__name__ for callback in load(tmp_path / "run" / "experiment.prototext").model.callbacks
     ] == ["Print"]
+
+
+def worker_pid():
+    (process,) = [one for one in multiprocessing.active_children() if one.name == "descend-loader-0"][:1]
+    return process.pid
+
+
+class Killed(descend.Callback):
+    """Kills the worker that reads for training, in the second step."""
+
+    def after_step(self, step):
+        if step.step == 1:
+            os.kill(worker_pid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_worker_processes_of_a_description_read_the_same_and_end_with_the_run(tmp_path):
+    """Here from its text, whose readers hold samples out and crop at random."""
+    experiment = short()
+    (folder := tmp_path / "images").mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        Image.fromarray(rng.integers(0, 256, (12, 12), np.uint8)).save(folder / f"{number:02}.png")
+    (folder / "list.txt").write_text("".join(f"{number:02}.png {number % 10}\n" for number in range(60)))
+    crops = [RandomResizedCrop(8, 8), Grayscale(), Scale(1 / 255)]
+    names = {"name": "imagenet", "data_filedir": str(folder), "data_filename": "list.txt", "num_labels": 10}
+    train = descend.Reader(role="train", shuffle=True, validation_fraction=0.2, transforms=crops, **names)
+    weights = []
+    for workers in (0, 2):
+        experiment.data_reader = descend.DataReader([train], workers=workers)
+        experiment.trainer = dataclasses.replace(experiment.trainer, mini_batch_size=16)
+        save_prototext(tmp_path / f"{workers}.prototext", *vars(experiment).values())
+        again = load(tmp_path / f"{workers}.prototext")
+        assert again.data_reader.workers == workers
+        weights.append(start(again, tmp_path / str(workers)).weights)
+        assert multiprocessing.active_children() == []
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    again.model.epochs = 3
+    again.model.callbacks.append(Killed())
+    with pytest.raises(descend.errors.DataError, match=r"loader descend-loader-0 .* was killed by SIGKILL at sample"):
+        start(again, tmp_path / "killed")
+    assert multiprocessing.active_children() == []

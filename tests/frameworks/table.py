@@ -106,6 +106,44 @@ def lightning_manual(*args: Any) -> list[Tensor]:
     return lightning_run(*args, manual=True)
 
 
+def lightning_parts(library: str, steps: int, before: Path | None, after: Path) -> list[Tensor]:
+    """Lightning: two optimizers in turn, each with a schedule, clipped gradients."""
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = net()
+            self.automatic_optimization = False
+
+        def training_step(self, x: list[Tensor], index: int) -> None:
+            optimizers: Any = self.optimizers()
+            schedules: Any = self.lr_schedulers()
+            for optimizer, schedule in zip(optimizers, schedules, strict=True):
+                self.toggle_optimizer(optimizer)
+                optimizer.zero_grad()
+                self.manual_backward(self.model(x[0]).square().mean())
+                self.clip_gradients(optimizer, gradient_clip_val=0.05, gradient_clip_algorithm="norm")
+                optimizer.step()
+                schedule.step()
+                self.untoggle_optimizer(optimizer)
+
+        def configure_optimizers(self) -> Any:
+            made = [adamw(library, part.parameters()) for part in (self.model[0], self.model[2])]
+            return [
+                {"optimizer": one, "lr_scheduler": torch.optim.lr_scheduler.OneCycleLR(one, 2e-2, total_steps=10)}
+                for one in made
+            ]
+
+    module = Module()
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(batch()), batch_size=8)
+    quiet: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(max_epochs=steps, accelerator="cpu", enable_model_summary=False, **quiet)
+    trainer.fit(module, data, ckpt_path=None if before is None else str(before / "run.ckpt"), weights_only=False)
+    trainer.save_checkpoint(after / "run.ckpt")
+    return weights(module.model)
+
+
 def fabric(library: str, steps: int, before: Path | None, after: Path) -> list[Tensor]:
     """Lightning Fabric."""
     from lightning.fabric import Fabric
@@ -123,7 +161,22 @@ def fabric(library: str, steps: int, before: Path | None, after: Path) -> list[T
     return weights(model)
 
 
-def hugging_face(library: str, steps: int, before: Path | None, after: Path) -> list[Tensor]:
+def hugging_face_by_class(library: str, steps: int, before: Path | None, after: Path) -> list[Tensor]:
+    """Hugging Face's Trainer with a class and its options, accumulation, clipping and a warm-up."""
+    kind: Any = torch.optim.AdamW if library == "torch" else descend.optim.AdamW
+    more = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.05, "lr_scheduler_type": "cosine", "warmup_steps": 2}
+    arguments = {**more, "per_device_train_batch_size": 4, "learning_rate": OPTIONS["lr"]}
+    return hugging_face(library, steps, before, after, arguments, optimizer_cls_and_kwargs=(kind, OPTIONS))
+
+
+def hugging_face(
+    library: str,
+    steps: int,
+    before: Path | None,
+    after: Path,
+    more: dict[str, Any] | None = None,
+    **how: Any,
+) -> list[Tensor]:
     """Hugging Face's Trainer."""
     import transformers
 
@@ -136,43 +189,55 @@ def hugging_face(library: str, steps: int, before: Path | None, after: Path) -> 
             return {"loss": self.model(x).square().mean()}
 
     module = Module()
-    arguments = transformers.TrainingArguments(
-        output_dir=str(after),
-        max_steps=steps,
-        per_device_train_batch_size=8,
-        lr_scheduler_type="constant",
-        max_grad_norm=0.0,
-        save_strategy="steps",
-        save_steps=HALF,
-        use_cpu=True,
-        report_to=[],
-        disable_tqdm=True,
-        logging_strategy="no",
-    )
-    optimizer = adamw(library, module.parameters())
-    constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    usual: dict[str, Any] = {
+        "per_device_train_batch_size": 8,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "save_strategy": "steps",
+        "save_steps": HALF,
+        "use_cpu": True,
+        "report_to": [],
+        "disable_tqdm": True,
+        "logging_strategy": "no",
+    }
+    # The length of a schedule is that of the whole run, which is interrupted by a callback.
+    arguments = transformers.TrainingArguments(output_dir=str(after), max_steps=STEPS, **{**usual, **(more or {})})
+    if not how:
+        optimizer = adamw(library, module.parameters())
+        how = {"optimizers": (optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0))}
     data: Any = [{"x": x} for x in batch()]
-    trainer = transformers.Trainer(module, arguments, train_dataset=data, optimizers=(optimizer, constant))
+
+    class End(transformers.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            control.should_training_stop = state.global_step >= steps
+
+    trainer = transformers.Trainer(module, arguments, train_dataset=data, callbacks=[End()], **how)
     trainer.train(resume_from_checkpoint=None if before is None else str(before / f"checkpoint-{HALF}"))
     return weights(module)
 
 
 def accelerate_loop(library: str, steps: int, before: Path | None, after: Path) -> list[Tensor]:
-    """accelerate: prepare, accumulate, save_state, load_state."""
+    """accelerate: prepare, accumulate over two halves, clip, a schedule, save_state, load_state."""
     import accelerate
 
-    accelerator = accelerate.Accelerator(cpu=True)
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
     model = net()
-    model, optimizer = accelerator.prepare(model, adamw(library, model.parameters()))
+    made = adamw(library, model.parameters())
+    falling = torch.optim.lr_scheduler.ExponentialLR(made, 0.8)
+    model, optimizer, schedule = accelerator.prepare(model, made, falling)
     done = 0
     if before is not None:
         accelerator.load_state(str(before))
         done = HALF
     for _ in range(done, steps):
-        with accelerator.accumulate(model):
-            accelerator.backward(model(batch()).square().mean())
-            optimizer.step()
-            optimizer.zero_grad()
+        for half in (slice(0, 4), slice(4, 8)):
+            with accelerator.accumulate(model):
+                accelerator.backward(model(batch()[half]).square().mean())
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), 0.05)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
     accelerator.save_state(str(after))
     return weights(model)
 
@@ -360,9 +425,11 @@ def two_ranks(kind: str) -> dict[str, list[Tensor]]:
 ALONE = {
     "Lightning, automatic": lightning_automatic,
     "Lightning, manual": lightning_manual,
+    "Lightning, two optimizers with schedules, clipped": lightning_parts,
     "Fabric": fabric,
     "Hugging Face Trainer": hugging_face,
-    "accelerate": accelerate_loop,
+    "Hugging Face Trainer, `optimizer_cls_and_kwargs`, accumulated, clipped, scheduled": hugging_face_by_class,
+    "accelerate, accumulated, clipped, scheduled": accelerate_loop,
 }
 
 

@@ -588,7 +588,7 @@ def same_trees(one: Any, two: Any) -> None:
 
 @check
 def older_states(case: Case) -> None:
-    """States written before an option existed, and with options that nobody knows here."""
+    """States written before an option existed, and with options that are unknown here."""
     for key in case.info.not_og_supported_flags:
 
         def carry(a: Any, b: Any, key: str = key) -> None:
@@ -854,8 +854,11 @@ def sparse_gradients(case: Case) -> None:
     if refused == [False, True] and case.face == "native":
         raise OnPurposeError("sparse gradients, which our own classes take where torch's refuses them")
     assert refused[0] == refused[1], "torch's class refuses sparse gradients and ours takes them"
-    if not refused[1]:
-        close(*ends, case)
+    if refused[1]:
+        return
+    if case.face == "native" and case.kwargs.get("momentum") and apart(*ends) > CLOSE[case.dtype]:
+        raise OnPurposeError("sparse gradients, of which our own classes move the rows alone, with their momentum")
+    close(*ends, case)
 
 
 # ---- the runner

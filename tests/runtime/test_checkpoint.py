@@ -10,7 +10,14 @@ from safetensors.torch import load_file
 from descend.errors import StorageError
 from descend.runtime import checkpoint as module
 from descend.runtime import newest_checkpoint, read_weights, save_checkpoint, verify
-from descend.runtime.checkpoint import good_checkpoints, read_state, remove, remove_leftovers
+from descend.runtime.checkpoint import (
+    file_problems,
+    good_checkpoints,
+    read_plain_state,
+    read_state,
+    remove,
+    remove_leftovers,
+)
 
 
 def save(folder, step=3, value=1.0):
@@ -215,7 +222,12 @@ def test_a_newer_format_is_an_error_and_not_a_reason_to_take_an_older_checkpoint
 
 def test_damaged_tensors_are_named_three_at_most(tmp_path):
     weights = {name: torch.full((8,), 1.0) for name in "abcde"}
-    for damaged, words in [(2, "in 'a', 'b'"), (3, "in 'a', 'b', 'c'"), (5, "in 'a', 'b', 'c' and 2 more")]:
+    for damaged, words in [
+        (2, "in 'a', 'b'"),
+        (3, "in 'a', 'b', 'c'"),
+        (4, "in 'a', 'b', 'c' and 1 more"),
+        (5, "in 'a', 'b', 'c' and 2 more"),
+    ]:
         checkpoint = save_checkpoint(tmp_path, 1, weights, {}, {})
         path = checkpoint / "weights.safetensors"
         data = bytearray(path.read_bytes())
@@ -259,7 +271,7 @@ def test_files_of_others_are_neither_replaced_nor_removed(tmp_path):
     assert not remove(checkpoint)
     assert not remove(tmp_path / "step-9")
     (checkpoint / "notes.txt").unlink()
-    (tmp_path / ".step-3.gone").mkdir()  # of a process that was killed while it removed one
+    (tmp_path / ".step-3.gone" / "training").mkdir(parents=True)  # of a process that was killed while it removed one
     assert remove(checkpoint)
     assert list(tmp_path.iterdir()) == []
 
@@ -353,3 +365,46 @@ def test_a_file_that_is_larger_than_any_state_is_not_read(tmp_path, monkeypatch)
     verify(checkpoint)
     monkeypatch.setattr(module, "_LARGEST_JSON", size - 1)
     assert f"has {size:,} bytes, more than descend writes" in refusal(verify, checkpoint)
+
+
+def test_a_state_gives_equal_bytes_in_whatever_order_it_was_made(tmp_path):
+    one = save_checkpoint(tmp_path / "a", 1, {}, {}, {"b": {"y": 1, "x": 2}, "a": 3})
+    other = save_checkpoint(tmp_path / "b", 1, {}, {}, {"a": 3, "b": {"x": 2, "y": 1}})
+    state = pathlib.Path("training", "state.json")
+    assert (one / state).read_bytes() == (other / state).read_bytes()
+
+
+def test_step_zero_counts_and_other_names_do_not(tmp_path):
+    checkpoints = [save(tmp_path, step=step) for step in (0, 12, 3)]
+    (tmp_path / "step-x").mkdir()
+    assert good_checkpoints(tmp_path) == [checkpoints[i] for i in (1, 2, 0)]
+
+
+def test_a_folder_that_cannot_be_cleaned_is_left(tmp_path, monkeypatch):
+    def fails(path, *, dir_fd=None):
+        raise OSError(13, "Permission denied")
+
+    save(tmp_path, step=2)
+    for name in (".step-1.123.part", ".step-2.old"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(os, "rmdir", fails)
+    assert remove_leftovers(tmp_path) == [".step-1.123.part"]
+    assert {path.name for path in tmp_path.iterdir()} == {".step-1.123.part", ".step-2.old", "step-2"}
+
+
+def test_a_file_with_the_right_checksum_and_a_wrong_layout_is_found(tmp_path):
+    """As one that a faulty writer, and no disk, has damaged."""
+    checkpoint = save(tmp_path)
+    path = checkpoint / "weights.safetensors"
+    data = path.read_bytes().replace(b'"F32"', b'"F64"', 1)
+    path.write_bytes(data)
+    facts = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    assert file_problems(checkpoint, path.name, facts)
+    assert not file_problems(checkpoint, path.name, facts, content=False)
+
+
+def test_the_state_of_a_newer_version_is_not_read(tmp_path):
+    checkpoint = save(tmp_path)
+    assert read_plain_state(checkpoint)["random_seed"] == 7
+    rewrite(checkpoint, format_version=4, descend="99.0")
+    assert "in format 4" in refusal(read_plain_state, checkpoint)

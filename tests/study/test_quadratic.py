@@ -97,3 +97,15 @@ def test_one_thing_under_two_names_is_not_ranked():
         named = {"a": arms["a"], "b": arms["a" if seed % 2 else "b"]}
         ranked += study(seed, named, batch_sizes=(16,), steps=(40,), evaluations=2, trials=8).ranked
     assert ranked <= 5
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_arms_that_share_their_seeds_are_compared_in_pairs(alike):
+    arms = {"plain": Arm("SGD", {"lr": RATES}), "slow": Arm("SGD", {"lr": log(0.01, 0.95)})}
+    fields = {"trials": 2, "shortlist": 1, "confirmation_seeds": 3, "searches": 4, "common_random_numbers": alike}
+    result = study(7, arms, batch_sizes=(16,), steps=(30,), **fields)
+    (pair,) = result.groups[0].ranking.pairs
+    assert ("in pairs" in pair.reason) == alike
+    medians = [[row.median for row in result.groups[0].of(name)] for name in (pair.worse, pair.better)]
+    p, interval = analysis.ranking.compare_searches(*medians, 0.05, paired=alike)
+    assert (pair.p, pair.interval) == (pytest.approx(p), pytest.approx(interval))

@@ -60,7 +60,14 @@ def test_what_is_saved_comes_back_without_rows_of_the_epoch_under_way_and_withou
     assert (again.seconds, again.epoch_progress.seconds) == (9.0, 4.0)
 
 
-WRONG_ROWS = ({"mode": ["train"]}, {"mode": 3}, {"epoch": "0"}, {"step": {}}, {"objective": [1.0]}, {"objective": "low"})
+WRONG_ROWS = (
+    {"mode": ["train"]},
+    {"mode": 3},
+    {"epoch": "0"},
+    {"step": {}},
+    {"objective": [1.0]},
+    {"objective": "low"},
+)
 PROGRESS = EpochProgress(0, 0).state_dict(Communicator())
 
 

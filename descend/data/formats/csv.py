@@ -3,8 +3,9 @@
 separator   "," unless another of ; tab | is commoner in the first line; a tab for the ending .tsv
 header      the first row has names, unless one of its cells is a number; without names columns are "0", "1", ...
 names       a column without a name between others that have one is left out: pandas writes its row numbers so
-types       integers, floats, booleans, times, else text; a missing number is NaN
+types       integers, floats, booleans, times, else text; a missing number is NaN: an empty cell, NA, ?, -, . and such
 decimals    1,5 is a number where cells are not separated by commas, the first rows have such cells and none like 1.5
+thousands   1,234.5 and 12,345,678 are numbers where all cells of a column are, in files of up to 256 MiB
 encoding    UTF-8, or UTF-16 where the file begins with its mark; `encoding` says another, such as "latin-1"
 
 Source: RFC 4180, https://www.rfc-editor.org/rfc/rfc4180 (quotes, and newlines within them)
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend.arguments import shown
 from descend.data.arrow_source import MAX_COLUMNS
-from descend.data.bad_rows import is_number, repaired_csv
+from descend.data.bad_rows import MISSING, is_number, repaired_csv
 from descend.data.expansion import is_gzip, opened
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
@@ -38,8 +39,9 @@ from descend.data.file_format import FileSource, ReadOptions
 __all__ = ["FILE_FORMATS", "first_row", "is_header"]
 
 _SEPARATORS = ",;\t|"
+_FIRST_CELLS = 100
 _LOOKED_AT = 2**16  # characters, for the decimal point
-_FRACTION = re.compile(r"[+-]?\d+[.,]\d+([eE][+-]?\d+)?")
+_FRACTION = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:[.]\d{3})+|\d{1,3}(?:,\d{3})+)([.,])\d+(?:[eE][+-]?\d+)?")
 
 
 def _encoding_of(path: Path, given: str | None) -> str:
@@ -96,14 +98,8 @@ def _decimal_point(path: Path, separator: str, encoding: str) -> str:
         return "."
     with io.TextIOWrapper(opened(path), encoding=encoding, errors="replace", newline="") as file:
         text = file.read(_LOOKED_AT)
-    found = {
-        "," if "," in cell else "." for cell in text.replace("\n", separator).split(separator) if _is_fraction(cell)
-    }
-    return "," if found == {","} else "."
-
-
-def _is_fraction(cell: str) -> bool:
-    return _FRACTION.fullmatch(cell.strip(' "\r')) is not None
+    cells = (_FRACTION.fullmatch(cell.strip(' "\r')) for cell in text.replace("\n", separator).split(separator))
+    return "," if {cell[1] for cell in cells if cell is not None} == {","} else "."
 
 
 def _parse(path: Path, options: ReadOptions) -> Iterable[Any]:
@@ -123,12 +119,13 @@ def _parse(path: Path, options: ReadOptions) -> Iterable[Any]:
         "parse_options": arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
         "convert_options": arrow_csv.ConvertOptions(
             decimal_point=_decimal_point(path, separator, encoding),
+            null_values=sorted(MISSING),
             include_columns=[name for name in names or () if name[0] != "\0"] if skipped else None,
         ),
     }
     with decompressed(path) as stream:
         if path.stat().st_size <= IN_MEMORY_BYTES and not is_gzip(path):
-            yield _whole(arrow_csv, stream, settings)
+            yield _with_numbers(_whole(arrow_csv, stream, settings), settings["convert_options"].decimal_point)
         else:
             yield from arrow_csv.open_csv(stream, **settings)  # looks at the first block
 
@@ -141,6 +138,33 @@ def _whole(arrow_csv: Any, stream: Any, settings: dict[str, Any]) -> Any:
     except ValueError:  # again by one thread, which counts rows, so that the error has the number of the row
         settings["read_options"].use_threads = False
         return arrow_csv.read_csv(library("pyarrow", "a table of text").BufferReader(content), **settings)
+
+
+def _with_numbers(table: Any, decimal: str) -> Any:
+    """A table in which columns of texts such as 1,234.5 and 12,345,678 are numbers.
+
+    They are if all of a column are of this form, and one can be nothing else: 1,234 alone may be a fraction.
+    """
+    arrow, compute = library("pyarrow", "a table of text"), library("pyarrow.compute", "a table of text")
+    group = "." if decimal == "," else ","
+    form = rf"^\s*[+-]?\d{{1,3}}(?:[{group}]\d{{3}})*(?:[{decimal}]\d+)?\s*$"
+    certain = rf"[{group}]\d{{3}}(?:[{group}]\d{{3}}|[{decimal}])"
+    missing = arrow.array(sorted(MISSING))
+    for number, field in enumerate(table.schema):
+        if not arrow.types.is_string(field.type):
+            continue
+        cells = table.column(number)
+        for some in (cells.slice(0, _FIRST_CELLS), cells):  # most columns of text show it soon
+            absent = compute.is_in(some, value_set=missing)
+            if not compute.all(compute.or_(absent, compute.match_substring_regex(some, form))).as_py():
+                break
+        else:
+            if compute.any(compute.match_substring_regex(cells, certain)).as_py():
+                plain = compute.replace_substring(compute.utf8_trim_whitespace(cells), group, "")
+                plain = compute.replace_substring(plain, decimal, ".")
+                values = compute.if_else(compute.is_in(cells, value_set=missing), None, plain).cast(arrow.float64())
+                table = table.set_column(number, field.name, values)
+    return table
 
 
 def _open_csv(paths: Sequence[Path], options: ReadOptions) -> FileSource:

@@ -1,4 +1,4 @@
-"""JSON lines: an object a line, plain or compressed by gzip. A field for each key.
+"""JSON lines: an object a line, plain or compressed by gzip; or one list of objects. A field for each key.
 
 Keys that a line lacks are missing values; objects within objects are fields NAME.PART, lists as those of Parquet.
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from descend.arguments import shown
 from descend.data.arrow_source import MAX_COLUMNS
 from descend.data.bad_rows import repaired_jsonl
 from descend.data.expansion import is_gzip
@@ -32,6 +33,8 @@ __all__ = ["FILE_FORMATS"]
 _DEEPEST = 100  # objects and lists within each other: Arrow's parser calls itself for each, and would crash
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _KEY = re.compile(rb'"((?:[^"\\]|\\.)*+)"[ \t]*:')
+_BLANK = re.compile(r"\s*")
+_LIST_BYTES = 2**28
 _SAMPLED = 256  # rows of a block
 _FEW_KEYS = 64
 # Arrow's parser takes a fifth of a microsecond for each key that a row lacks, and there may be any number of them.
@@ -140,12 +143,47 @@ class _Level:
         return sum(rows + one.cells(rows) for one in self.below.values())
 
 
+def _lines_of_list(path: Path) -> bytes:
+    """The objects of a file that is one list of JSON, a line each.
+
+    Raises:
+        DataError: it is too long, or no list of objects.
+    """
+    with decompressed(path) as stream:
+        content = stream.read(_LIST_BYTES + 1)
+    if len(content) > _LIST_BYTES:
+        raise DataError(
+            f"{path} is one list of JSON, of which at most {_LIST_BYTES:,} bytes are read: write an object a line, "
+            "without the list"
+        )
+    text, decoder, lines = content.decode("utf-8-sig"), json.JSONDecoder(), []
+    at = _BLANK.match(text, text.index("[") + 1).end()  # type: ignore[union-attr] - it matches nothing as well
+    while at < len(text) and text[at] != "]":
+        try:
+            row, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}: row {len(lines)} of its list is no JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{path}: row {len(lines)} of its list is {shown(row)}, and an object is needed")
+        one = text[at:end]
+        lines.append(json.dumps(row) if "\n" in one or "\r" in one else one)
+        after = _BLANK.match(text, end).end()  # type: ignore[union-attr]
+        if text[after : after + 1] not in (",", "]"):
+            raise DataError(f"{path}: its list ends behind row {len(lines) - 1}, or lacks a comma there")
+        at = _BLANK.match(text, after + (text[after] == ",")).end()  # type: ignore[union-attr]
+    return "\n".join(lines).encode()
+
+
 def _parse(path: Path) -> Iterable[Any]:
     arrow_json = library("pyarrow.json", "a file of JSON lines")
     how = arrow_json.ReadOptions(block_size=BLOCK_BYTES)
     with decompressed(path) as stream:
-        if (begin := stream.read(64).lstrip()).startswith(b"["):
-            raise DataError(f"{path} is one list of JSON, {begin[:20]!r}...; write an object a line, without the list")
+        is_list = stream.read(64).lstrip().startswith(b"[")
+    if is_list:
+        lines = _lines_of_list(path)
+        _check_rows(path, lines, 0)
+        yield arrow_json.read_json(library("pyarrow", "a list of JSON").BufferReader(lines), read_options=how)
+        return
     _check(path)
     with decompressed(path) as stream:
         if path.stat().st_size <= IN_MEMORY_BYTES and not is_gzip(path):
@@ -164,6 +202,6 @@ FILE_FORMATS = (
         (".jsonl", ".ndjson", ".json"),
         _open_jsonl,
         frozenset({"columns", "length", "tokenizer"}),
-        recognizes=lambda begin: begin.lstrip().startswith(b"{") and b'"' in begin,
+        recognizes=lambda begin: (text := begin.lstrip()).startswith((b"{", b"[{")) and b'"' in text,
     ),
 )

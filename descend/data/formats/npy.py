@@ -222,11 +222,15 @@ class ArraySource:
     Args:
         files: For each file its arrays by the names of fields.
 
+    Attributes:
+        left_out: Why arrays of the files are no fields, by their names.
+
     Raises:
         DataError: arrays of a file differ in length, or files in their fields.
     """
 
     def __init__(self, files: Sequence[Mapping[str, StoredArray]]) -> None:
+        self.left_out: dict[str, str] = {}
         counts: list[int] = []
         for arrays in files:
             lengths = {name: array.shape[0] for name, array in arrays.items()}

@@ -44,7 +44,7 @@ def beyond_memory(plan: Plan, trains: bool, memory_bytes: int) -> list[str]:
         raise ConfigurationError(
             f"{where}the weights alone are {_gigabytes(weights)} and this machine has {_gigabytes(memory_bytes)} of "
             f"memory; the largest are '{largest.name}' of layer '{largest.layer}' with {shown(largest.shape)} numbers, "
-            f"{_gigabytes(_weights_bytes(largest))}: make that layer smaller, or take a larger machine"
+            f"{_gigabytes(_weights_bytes(largest))}: make that layer smaller, or use a larger machine"
         )
     if weights + gradients + output <= memory_bytes or layer is None:
         return []

@@ -14,12 +14,17 @@ Welch's t of two arms that scatter alike is the same number, judged by Satterthw
 is Beta((n − 1)/2, (n − 1)/2); so with S² the mean of both over its expectation, of 2n − 2 degrees of freedom,
 
     P(found) = E_u E_S [ Φ(δ √(n/2) − S t_{f(u), 1−α/2}) ]
+
+Where 4 searches or more are paired, either of two tests may find the difference (see `ranking`), so what stands for S t
+is the smaller one of two limits. Both come from the variances and the covariance of n pairs that are not alike, of
+which 20,000 are drawn (Wishart, by Bartlett's decomposition).
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,7 +32,12 @@ from descend.errors import ConfigurationError
 from descend.study.analysis.optional_scipy import scipy
 from descend.study.analysis.values import check_fraction
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 __all__ = [
+    "PAIRED_FROM",
+    "PAIRED_SHARE",
     "detectable_by_searches",
     "detectable_difference",
     "detectable_in_spreads",
@@ -39,6 +49,9 @@ __all__ = [
 _LARGEST = 10**12  # values an arm; a difference that takes more is none
 _NODES = 400  # of each integral, at the middles of parts of equal probability
 _MANY = 200  # searches from which both tests have the same power to four digits
+_DRAWN = 20_000  # covariances
+PAIRED_FROM = 4  # searches an arm; of fewer the differences within a search show too little of how they vary
+PAIRED_SHARE = 0.6  # of the level, at which each of two tests is made where searches are paired
 
 
 def level_of_a_pair(arms: int, level: float) -> float:
@@ -55,24 +68,22 @@ def level_of_a_pair(arms: int, level: float) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def detectable_by_searches(searches: int, alpha: float, power: float = 0.8) -> float:
-    """The difference that Welch's t finds with probability `power`, in standard deviations between searches.
+def detectable_by_searches(searches: int, alpha: float, power: float = 0.8, *, paired: bool = False) -> float:
+    """The difference that the test of `rank` finds with probability `power`, in standard deviations between searches.
 
     Args:
         searches: Of each arm, at least 2; the arms scatter alike.
         alpha: Level of the two-sided test.
         power: Probability of finding it.
+        paired: Whether both arms have the same seeds, which are not alike: of those that are, it finds less.
     """
+    paired = paired and searches >= PAIRED_FROM
     if searches < 2 or searches > _MANY:
-        return detectable_in_spreads(searches, alpha, power)
+        return detectable_in_spreads(searches, alpha * PAIRED_SHARE if paired else alpha, power)
     check_fraction(alpha, "alpha")
     check_fraction(power, "power")
     functions = scipy("special", "the power of Welch's t")
-    middles = (np.arange(_NODES) + 0.5) / _NODES
-    share = functions.betaincinv((searches - 1) / 2, (searches - 1) / 2, middles / 2)  # by symmetry below one half
-    critical = functions.stdtrit((searches - 1) / (share**2 + (1 - share) ** 2), 1 - alpha / 2)
-    spread = np.sqrt(functions.chdtri(2 * searches - 2, middles) / (2 * searches - 2))
-    limits = spread[:, None] * critical
+    limits = _limits_in_pairs(searches, alpha) if paired else _limits(searches, alpha)
     low, high = 0.0, float(limits.max()) + 10.0
     while high - low > 1e-6 * high:
         middle = (low + high) / 2
@@ -81,6 +92,27 @@ def detectable_by_searches(searches: int, alpha: float, power: float = 0.8) -> f
         else:
             high = middle
     return high * math.sqrt(2 / searches)
+
+
+def _limits(searches: int, alpha: float) -> NDArray[np.float64]:
+    """What a difference must exceed, in standard errors, over all shares and sums of the variances of two arms."""
+    functions = scipy("special", "the power of Welch's t")
+    middles = (np.arange(_NODES) + 0.5) / _NODES
+    share = functions.betaincinv((searches - 1) / 2, (searches - 1) / 2, middles / 2)  # by symmetry below one half
+    critical = functions.stdtrit((searches - 1) / (share**2 + (1 - share) ** 2), 1 - alpha / 2)
+    spread = np.sqrt(functions.chdtri(2 * searches - 2, middles) / (2 * searches - 2))
+    return spread[:, None] * critical
+
+
+def _limits_in_pairs(searches: int, alpha: float) -> NDArray[np.float64]:
+    """Likewise of two tests, of which either one may find it."""
+    functions = scipy("special", "the power of Student's t")
+    draw, freedom, tail = np.random.default_rng(0), searches - 1, 1 - alpha * PAIRED_SHARE / 2
+    first, mixed = np.sqrt(draw.chisquare(freedom, _DRAWN)), draw.normal(size=_DRAWN)
+    u, v, both = first**2 / freedom, (mixed**2 + draw.chisquare(freedom - 1, _DRAWN)) / freedom, first * mixed / freedom
+    welch = np.sqrt((u + v) / 2) * functions.stdtrit(freedom * (u + v) ** 2 / (u**2 + v**2), tail)
+    in_pairs = np.sqrt((u + v - 2 * both) / 2) * functions.stdtrit(freedom, tail)
+    return np.minimum(welch, in_pairs)
 
 
 def detectable_in_spreads(values: int, alpha: float, power: float = 0.8) -> float:
@@ -105,7 +137,9 @@ def detectable_in_spreads(values: int, alpha: float, power: float = 0.8) -> floa
     return noncentrality * math.sqrt(2 / values)
 
 
-def searches_needed(difference: float, sd: float, *, arms: int = 2, alpha: float = 0.05, power: float = 0.8) -> int:
+def searches_needed(
+    difference: float, sd: float, *, arms: int = 2, alpha: float = 0.05, power: float = 0.8, paired: bool = False
+) -> int:
     """Searches an arm with which `rank` finds a difference with probability `power`.
 
     Args:
@@ -114,12 +148,13 @@ def searches_needed(difference: float, sd: float, *, arms: int = 2, alpha: float
         arms: Of the study; all pairs are compared, see `level_of_a_pair`.
         alpha: Level of the study.
         power: Probability of finding it.
+        paired: Whether all arms have the same seeds; what they have in common is not counted on.
     """
     if arms < 2:
         raise ConfigurationError(f"a comparison takes at least two arms, got {arms!r}")
     level = level_of_a_pair(arms, alpha)
     found = max(2, seeds_needed(difference, sd, alpha=level, power=power))  # Welch's t needs a few more
-    while sd * detectable_by_searches(found, level, power) > difference:
+    while sd * detectable_by_searches(found, level, power, paired=paired) > difference:
         found += 1
     return found
 

@@ -12,6 +12,17 @@ of the spread between searches. With s searches an arm, medians x and y, and m p
                                                             of rounded scores have no spread, and are no certainty
     P(better > worse) = 1 - p/2                             posterior of the mean difference under a flat prior
 
+Search number i of every arm may have the same seeds and, in equal spaces, the same points. Then differences within a
+search vary less than the arms do if the luck of one arm is that of the other, and more where it is the contrary. From 4
+searches on they are looked at too:
+
+    t = mean(x - y) / sqrt(D/s)                             Student's t in pairs, s - 1 degrees of freedom; D is the
+                                                            variance of the differences, at least g^2/6
+    p = min(p of Welch, p in pairs) / 0.6                   either of both tests may find a difference
+
+That costs some power where searches are not alike, and finds more from a correlation of about 0.3 on. That 0.6 and not
+1/2 keeps the level is no theorem: both tests have one numerator, and `benchmarks/ranking.py` counts.
+
 Not to be ranked is not to be equal. Two arms are equivalent within a margin d where both hypotheses that they differ by
 more are refused (two one-sided tests at the level, Holm over the m pairs):
 
@@ -19,7 +30,7 @@ more are refused (two one-sided tests at the level, Holm over the m pairs):
 
 Where a search failed as a whole, the medians have no mean, and their ranks are compared (Mann and Whitney, by all
 permutations up to 8 searches, else by 20,000 drawn ones). An arm of which every re-run failed in every search is worse
-than one of which none did.
+than one of which none did, unless some arm had searches of both kinds, so that a search may fail by chance.
 
 Arms of unequal spread are common, since one optimizer is harder to tune than another. Student's t with a pooled
 variance would call one of two equal arms better in 9 % of studies of two searches where one scatters four times as
@@ -33,6 +44,7 @@ Sheppard 1898; the difference between trial and study variance is that of the De
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from dataclasses import dataclass, replace
@@ -43,11 +55,13 @@ import numpy as np
 from descend.errors import ConfigurationError, Refused
 from descend.study.analysis.intervals import Interval, compare_successes, holm, median
 from descend.study.analysis.optional_scipy import scipy
-from descend.study.analysis.power import detectable_by_searches, level_of_a_pair
+from descend.study.analysis.power import PAIRED_FROM, PAIRED_SHARE, detectable_by_searches, level_of_a_pair
 from descend.study.analysis.values import check_fraction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
 __all__ = [
     "LEVEL",
@@ -126,7 +140,7 @@ class Ranking:
         order: Arms from the best to the worst by the mean of their medians, which is not a ranking by itself.
         detectable: The difference between two arms that a repetition of the study would find with probability 0.8, from
             the spread between searches pooled over all arms; None with one search. As an estimate from few searches
-            it is uncertain itself: see `detectable_interval`.
+            it is uncertain itself: see `detectable_interval`. Of paired searches it is found at least so often.
         reasons: Why nothing may be ranked at all; empty if the pairs decide.
         detectable_interval: Of `detectable`, 90 %, from the uncertainty of that spread.
         margin: Within which pairs were tested for equivalence; None where they were not.
@@ -164,6 +178,7 @@ def rank(
     level: float = LEVEL,
     tunings: Mapping[str, Tuning] | None = None,
     margin: float | None = None,
+    paired: bool = False,
 ) -> Ranking:
     """Say which arms differ.
 
@@ -175,9 +190,12 @@ def rank(
         tunings: What each arm was given; arms that were given different things are not ranked.
         margin: The largest difference that does not matter, in units of the values and above 0; with it pairs are also
             tested for equivalence.
+        paired: Whether search number i of every arm had the same seeds, and arms of one space the same points; every
+            arm must have as many searches.
 
     Raises:
-        ConfigurationError: there are fewer than two arms, the level is not between 0 and 1, or the margin not above 0.
+        ConfigurationError: there are fewer than two arms, the level is not between 0 and 1, the margin not above 0, or
+            searches that are said to be paired are not as many in every arm.
         MissingExtra: scipy is not installed.
     """
     check_fraction(level, "level")
@@ -185,15 +203,19 @@ def rank(
         raise ConfigurationError("a ranking takes at least two arms")
     if margin is not None and not 0 < margin < math.inf:
         raise ConfigurationError(f"the margin of equivalence must be a number above 0, got {margin!r}")
+    counts = {name: len(searches) for name, searches in reruns.items()}
+    if paired and len(set(counts.values())) > 1:
+        shown = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise ConfigurationError(f"paired=True: every arm must have as many searches, got {shown}")
     sign = -1.0 if lower_is_better else 1.0
     medians = {name: [sign * median(values) for values in searches] for name, searches in reruns.items()}
     order = tuple(sorted(medians, key=lambda name: -_mean(medians[name])))
     reasons = _reasons(medians, tunings)
     step = resolution([value for searches in reruns.values() for values in searches for value in values])
-    pairs = _pairs(reruns, medians, step, level, reasons)
+    pairs = _pairs(reruns, medians, step, level, reasons, paired)
     if margin is not None:
-        pairs = _with_equivalence(pairs, medians, margin, step, level, reasons)
-    detectable, interval = _detectable(medians, step, level_of_a_pair(len(reruns), level))
+        pairs = _with_equivalence(pairs, medians, margin, step, level, reasons, paired)
+    detectable, interval = _detectable(medians, step, level_of_a_pair(len(reruns), level), paired)
     return Ranking(any(pair.ranked for pair in pairs), pairs, order, detectable, tuple(reasons), interval, margin)
 
 
@@ -236,10 +258,15 @@ def _pairs(
     step: float,
     level: float,
     reasons: Sequence[str],
+    paired: bool,
 ) -> tuple[Pair, ...]:
     names = list(itertools.combinations(reruns, 2))
     ahead = [(a, b) if _mean(medians[a]) >= _mean(medians[b]) else (b, a) for a, b in names]
-    tests = [_test(reruns[a], reruns[b], medians[a], medians[b], level / len(names), step) for a, b in ahead]
+    by_chance = any(0 < np.isinf(searches).sum() < len(searches) for searches in medians.values())
+    tests = [
+        _test(reruns[a], reruns[b], medians[a], medians[b], level / len(names), step, paired, by_chance)
+        for a, b in ahead
+    ]
     adjusted = holm([test.p for test in tests])
     return tuple(
         _pair(better, worse, medians, test, p, level, reasons)
@@ -263,15 +290,19 @@ def _test(
     medians_worse: Sequence[float],
     level: float,
     step: float,
+    paired: bool,
+    by_chance: bool,
 ) -> _Test:
-    """Compare two arms, the one that is ahead first."""
+    """Compare two arms, the one that is ahead first; whether searches of this study fail by chance."""
     if min(len(medians_better), len(medians_worse)) < 2:
         return _Test(1.0, None, "")
     if math.isfinite(sum(medians_better) + sum(medians_worse)):
-        return _Test(*compare_searches(medians_better, medians_worse, level, step), "by Welch's t over searches")
+        found = compare_searches(medians_better, medians_worse, level, step, paired=paired)
+        both = paired and len(medians_better) >= PAIRED_FROM
+        return _Test(*found, "by Welch's t and t in pairs over searches" if both else "by Welch's t over searches")
     good = [math.isfinite(value) for values in better for value in values]
     bad = [math.isfinite(value) for values in worse for value in values]
-    if all(good) and not any(bad):
+    if all(good) and not any(bad) and not by_chance:
         return _Test(compare_successes(len(good), len(good), 0, len(bad)), None, _ALL_FAILED)
     return _Test(compare_ranks(medians_better, medians_worse), None, "by their ranks, since re-runs failed")
 
@@ -280,33 +311,39 @@ _ALL_FAILED = "every re-run of the worse one failed"
 
 
 def compare_searches(
-    a: Sequence[float], b: Sequence[float], level: float, step: float = 0.0
+    a: Sequence[float], b: Sequence[float], level: float, step: float = 0.0, *, paired: bool = False
 ) -> tuple[float, Interval | None]:
-    """Welch's t for one number a search.
+    """Welch's t for one number a search; of 4 or more that are paired, the more certain of this and of t in pairs.
 
     Args:
         a: One number for each search of an arm.
         b: Of another.
         level: One minus the confidence of the interval.
         step: Resolution of the numbers: their variance is at least step²/12.
+        paired: Whether number i of both belongs to the same seeds.
 
     Returns:
         The two-sided p-value and the interval of mean(a) − mean(b). p is 1 and there is no interval where an arm has a
         single search or a search failed; equal numbers have p = 1.
     """
-    found = _difference(a, b, step)
+    found = _difference(a, b, step, paired)
     if found is None:
         return 1.0, None
-    difference, error, freedom = found
+    difference, spreads = found
     functions = scipy("special", "Student's t")
-    half = float(functions.stdtrit(freedom, 1 - level / 2)) * error
-    if error == 0:
-        return (1.0 if difference == 0 else 0.0), Interval(difference, difference)
-    p = 2 * float(functions.stdtr(freedom, -abs(difference) / error))
-    return p, Interval(difference - half, difference + half)
+    share = PAIRED_SHARE if len(spreads) > 1 else 1.0
+    half = min(float(functions.stdtrit(freedom, 1 - share * level / 2)) * error for error, freedom in spreads)
+    if difference == 0:
+        return 1.0, Interval(-half, half)
+    p = min(
+        2 * float(functions.stdtr(freedom, -abs(difference) / error)) if error else 0.0 for error, freedom in spreads
+    )
+    return min(p / share, 1.0), Interval(difference - half, difference + half)
 
 
-def compare_within(a: Sequence[float], b: Sequence[float], margin: float, step: float = 0.0) -> float:
+def compare_within(
+    a: Sequence[float], b: Sequence[float], margin: float, step: float = 0.0, *, paired: bool = False
+) -> float:
     """The p-value of the hypothesis that two arms differ by `margin` or more: Schuirmann's two one-sided t tests.
 
     Args:
@@ -314,39 +351,68 @@ def compare_within(a: Sequence[float], b: Sequence[float], margin: float, step: 
         b: Of another.
         margin: Above 0.
         step: As in `compare_searches`.
+        paired: Likewise.
 
     Returns:
         The larger of both; 1 where an arm has a single search or a search failed.
     """
-    found = _difference(a, b, step)
+    found = _difference(a, b, step, paired)
     if found is None:
         return 1.0
-    difference, error, freedom = found
-    if error == 0:
-        return 0.0 if abs(difference) < margin else 1.0
+    difference, spreads = found
+    outside = abs(difference) - margin
     functions = scipy("special", "Student's t")
-    return float(functions.stdtr(freedom, (abs(difference) - margin) / error))
+    p = min(
+        float(functions.stdtr(freedom, outside / error)) if error else float(outside >= 0) for error, freedom in spreads
+    )
+    return min(p / (PAIRED_SHARE if len(spreads) > 1 else 1.0), 1.0)
 
 
-def _difference(a: Sequence[float], b: Sequence[float], step: float) -> tuple[float, float, float] | None:
-    """mean(a) − mean(b), its standard error, and Satterthwaite's degrees of freedom; None without these."""
+def _difference(
+    a: Sequence[float], b: Sequence[float], step: float, paired: bool
+) -> tuple[float, list[tuple[float, float]]] | None:
+    """mean(a) − mean(b), and the standard error and degrees of freedom of each test; None without these.
+
+    Welch's have those of Satterthwaite.
+    """
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if min(len(x), len(y)) < 2 or not (np.isfinite(x).all() and np.isfinite(y).all()):
         return None
+    paired = paired and len(x) == len(y) >= PAIRED_FROM
     with np.errstate(over="ignore"):
         u, v = (max(float(one.var(ddof=1)), step**2 / 12) / len(one) for one in (x, y))
-    if not math.isfinite(u + v):
+        w = max(float((x - y).var(ddof=1)), step**2 / 6) / len(x) if paired else 0.0
+    if not math.isfinite(u + v + w):
         return None
     share = u / (u + v) if u + v else 0.5
     freedom = 1 / (share**2 / (len(x) - 1) + (1 - share) ** 2 / (len(y) - 1))
-    return float(x.mean() - y.mean()), math.sqrt(u + v), freedom
+    spreads = [(math.sqrt(u + v), freedom), *([(math.sqrt(w), len(x) - 1.0)] if paired else [])]
+    return float(x.mean() - y.mean()), spreads
 
 
 def compare_ranks(a: Sequence[float], b: Sequence[float]) -> float:
     """The two-sided p-value of Mann and Whitney's test, by all permutations where those are few; infinities count."""
-    stats = scipy("stats", "the test of Mann and Whitney")
-    method = stats.PermutationMethod(n_resamples=20_000, rng=np.random.default_rng(0))
-    return float(stats.mannwhitneyu(a, b, method=method).pvalue)
+    ranks = scipy("stats", "the test of Mann and Whitney").rankdata([*a, *b])  # the mean of equal ones
+    observed = float(ranks[: len(a)].sum())
+    parts, extra = _parts(len(a), len(b))
+    sums = ranks[parts].sum(1)
+    counts = ((sums <= observed + 1e-9).sum(), (sums >= observed - 1e-9).sum())
+    return min(1.0, 2 * (int(min(counts)) + extra) / (len(sums) + extra))
+
+
+_PERMUTATIONS = 20_000
+
+
+@functools.lru_cache(maxsize=8)
+def _parts(first: int, second: int) -> tuple[NDArray[np.intp], int]:
+    """Ways to choose `first` of `first + second` numbers, a row each: all and 0, or drawn ones and 1.
+
+    The number is how often what was seen counts beside what was drawn.
+    """
+    if math.comb(first + second, first) <= _PERMUTATIONS:
+        return np.array([*itertools.combinations(range(first + second), first)], dtype=np.intp), 0
+    draw = np.random.default_rng(0)
+    return draw.random((_PERMUTATIONS, first + second), dtype=np.float32).argsort(1)[:, :first], 1
 
 
 def _pair(
@@ -379,8 +445,11 @@ def _with_equivalence(
     step: float,
     level: float,
     reasons: Sequence[str],
+    paired: bool,
 ) -> tuple[Pair, ...]:
-    adjusted = holm([compare_within(medians[pair.better], medians[pair.worse], margin, step) for pair in pairs])
+    adjusted = holm(
+        [compare_within(medians[pair.better], medians[pair.worse], margin, step, paired=paired) for pair in pairs]
+    )
     return tuple(
         replace(pair, p_equivalent=p, equivalent=p <= level and not reasons)
         for pair, p in zip(pairs, adjusted, strict=True)
@@ -388,9 +457,13 @@ def _with_equivalence(
 
 
 def _detectable(
-    medians: Mapping[str, Sequence[float]], step: float, level: float
+    medians: Mapping[str, Sequence[float]], step: float, level: float, paired: bool
 ) -> tuple[float | None, Interval | None]:
-    """From the spread between the searches of an arm, pooled over arms, with an interval for this spread."""
+    """From the spread between the searches of an arm, pooled over arms, with an interval for this spread.
+
+    Of paired searches as if they were not alike, since how alike they are shows in few of them no better than by
+    chance; where they are, such a difference is found more often.
+    """
     finite = [np.asarray(searches) for searches in medians.values() if np.isfinite(searches).all()]
     freedom = sum(len(searches) - 1 for searches in finite)
     searches = min(map(len, medians.values()))
@@ -398,7 +471,7 @@ def _detectable(
         return None, None
     squares = max(sum(float(((one - one.mean()) ** 2).sum()) for one in finite), freedom * step**2 / 12)
     functions = scipy("special", "the quantiles of chi-square")
-    factor = detectable_by_searches(searches, level)
+    factor = detectable_by_searches(searches, level, paired=paired)
     low, high = (factor * math.sqrt(squares / float(functions.chdtri(freedom, tail))) for tail in (0.05, 0.95))
     return factor * math.sqrt(squares / freedom), Interval(low, high)
 

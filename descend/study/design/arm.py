@@ -113,7 +113,7 @@ class Arm:
             if not _at_least_0(value)
         ]
         found += [
-            f"'{name}' is {value!r}; expected a setting" for name, value in self.fixed.items() if _no_setting(value)
+            f"'{name}' is {value!r}; expected a setting" for name, value in self.fixed.items() if no_setting(value)
         ]
         found += self._unknown([name for name in names if "." not in name])
         return found + self._phase_problems(values)
@@ -198,10 +198,12 @@ def _usual_rate(optimizer: Any) -> float:
     return float(usual) if isinstance(usual, (int, float)) and usual > 0 else 1e-2
 
 
-def _no_setting(value: Any) -> bool:
+def no_setting(value: Any) -> bool:
     """Whether a value of a file is one that no optimizer takes and no record can hold: a date, a time, or NaN."""
+    if isinstance(value, dict):
+        return any(map(no_setting, cast("Any", value).values()))
     if isinstance(value, (list, tuple)):
-        return any(map(_no_setting, cast("Any", value)))
+        return any(map(no_setting, cast("Any", value)))
     if isinstance(value, float):
         return math.isnan(value)
     return isinstance(value, (datetime.date, datetime.time))

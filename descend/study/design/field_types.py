@@ -1,7 +1,7 @@
 """Types of the fields of a study that need checks of their own: `Annotated` types with a validator of pydantic.
 
-    Workload, Arms, BatchSizes, Sampler     checked by themselves
-    Steps, Shortlist, needed_for_steps      checked against fields that stand before them in the study
+    Workload, WorkloadOptions, Arms, BatchSizes, Sampler     checked by themselves
+    Steps, Shortlist, needed_for_steps                       checked against fields that stand before them in the study
 
 A validator raises ValueError with one problem a line, from which `descend.study.design.study` makes the
 `ConfigurationError` that lists all problems of a study.
@@ -14,7 +14,7 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, ValidationInfo
 
 from descend.errors import ConfigurationError, nearest
-from descend.study.design.arm import Arm, arm
+from descend.study.design.arm import Arm, arm, no_setting
 from descend.study.design.sampling import SAMPLERS
 from descend.study.design.workload import check_form
 
@@ -25,6 +25,7 @@ __all__ = [
     "Shortlist",
     "Steps",
     "Workload",
+    "WorkloadOptions",
     "needed_for_steps",
     "plain",
 ]
@@ -44,6 +45,16 @@ def _without(problems: list[str], value: Any) -> Any:
 
 def _check_workload(value: Any) -> Any:
     return _without(check_form(value) if isinstance(value, str) else [], value)
+
+
+def _check_options(options: dict[str, Any]) -> dict[str, Any]:
+    problems = [
+        f"workload_options: '{name}' is {value!r}, which no record of a study can hold; expected numbers, texts, lists "
+        "and tables of them, such as a date as a text"
+        for name, value in options.items()
+        if no_setting(value)
+    ]
+    return _without(problems, options)
 
 
 def _read_arms(value: Any) -> dict[str, Arm]:
@@ -113,6 +124,7 @@ def needed_for_steps(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
+WorkloadOptions = Annotated[dict[str, Any], AfterValidator(_check_options)]
 Workload = Annotated[Any, AfterValidator(_check_workload)]
 Arms = Annotated[dict[str, InstanceOf[Arm]], Field(min_length=1), BeforeValidator(_read_arms)]
 BatchSizes = Annotated[tuple[int, ...], Field(min_length=1), BeforeValidator(_one_or_several)]

@@ -39,6 +39,7 @@ from descend.study.design.field_types import (
     Shortlist,
     Steps,
     Workload,
+    WorkloadOptions,
     needed_for_steps,
 )
 from descend.study.design.needs import Needs
@@ -91,7 +92,7 @@ class Protocol(BaseModel):
             added up in the report.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, ser_json_inf_nan="constants")
 
     split: Literal["validation", "train", "finetuned"] = "validation"
     judge: Literal["selection", "test"] = "selection"
@@ -145,7 +146,7 @@ class Study(Protocol):
 
     name: str = "study"
     workload: Workload
-    workload_options: dict[str, Any] = Field(default_factory=dict)
+    workload_options: WorkloadOptions = Field(default_factory=dict)
     batch_sizes: BatchSizes
     steps: Steps
     arms: Arms

@@ -8,6 +8,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from descend.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from descend.study.design.study import Study
 
@@ -15,7 +17,11 @@ __all__ = ["to_toml"]
 
 
 def to_toml(study: Study) -> str:
-    """The text of a study file: every field that is not what it is by default, and all arms."""
+    """The text of a study file: every field that is not what it is by default, and all arms.
+
+    Raises:
+        ConfigurationError: A setting is None, which TOML has no word for.
+    """
     plain = study.plain()
     usual = {name: field.default for name, field in type(study).model_fields.items()}
     target, arms = plain.pop("target"), plain.pop("arms")
@@ -49,4 +55,6 @@ def _value(value: Any) -> str:
         return repr(value)  # inf, -inf, nan; JSON has other words
     if isinstance(value, (datetime.date, datetime.time)):  # a datetime is a date
         return value.isoformat()
+    if value is None:
+        raise ConfigurationError("a study has a setting that is None, which no TOML file can hold: leave it out")
     return json.dumps(value)

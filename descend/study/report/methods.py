@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from descend.study.analysis.power import PAIRED_FROM, PAIRED_SHARE
 from descend.study.analysis.ranking import LEVEL
 
 if TYPE_CHECKING:
@@ -37,6 +38,12 @@ def methods(comparison: Comparison) -> Iterator[str]:
     target = ""
     if study.target is not None:
         target = f" The target, {study.metric} {study.target.value:g}, was set before the first trial."
+    tests = f"by Welch's t-test at the level of {LEVEL:.0%}"
+    if study.common_random_numbers and study.searches >= PAIRED_FROM:
+        tests = (
+            f"at the level of {LEVEL:.0%} by the more certain of Welch's t-test and a t-test in pairs of searches with "
+            f"common seeds, each at {PAIRED_SHARE:g} of the level"
+        )
     yield (
         f"We compared {_listed(arms)} on the workload `{study.workload}` at batch size {sizes} with {budgets} steps "
         f"a run, by {compared} on {study.split} samples, where {better} is better.{target} "
@@ -44,8 +51,8 @@ def methods(comparison: Comparison) -> Iterator[str]:
         f"table of arms; trials that diverged count as failures and are charged in full. {chosen} The winner of each "
         f"search was then trained with {study.confirmation_seeds} fresh seeds, which had no part in the tuning; all "
         "results are of these runs, given as medians with exact intervals of 95 % from order statistics. Two arms are "
-        f"ranked by Welch's t-test at the level of {LEVEL:.0%}, over one number for each search, the median of its "
-        "re-runs, with Holm's correction for the number of pairs."
+        f"ranked {tests}, over one number for each search, the median of its re-runs, with Holm's correction for the "
+        "number of pairs."
     )
     yield (
         "The trials: `descend study run study.toml DIRECTORY`, with the description below as `study.toml`. Every "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Scorer"]
 
-_ROWS = 4096  # samples that go through the module at once
+_ROWS = 4096  # samples that go through a module at once
+_ROWS_OF_A_STACK = 256  # and through each module of a stack on a CPU, so that what lies between layers stays in caches
 
 
 class Scorer:
@@ -42,26 +44,36 @@ class Scorer:
             name: (one.numerator.double(), torch.as_tensor(one.denominator).double()) for name, one in found.items()
         }
 
-    def take(self, call: Callable[..., dict[str, tuple[Tensor, Tensor]]], rows: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Scores of some samples.
+    def take(
+        self, call: Callable[..., dict[str, tuple[Tensor, Tensor]]], rows: Sequence[Tensor], *, stacked: bool = False
+    ) -> dict[str, Tensor]:
+        """Scores of some samples, in parts of equal length but for the last one.
 
         Args:
             call: From inputs and target of some samples to `ratios`; with leading dimensions if several modules are
                 looked at.
             rows: Inputs and, last, the target.
+            stacked: Whether several modules are looked at.
         """
+        count = len(rows[0])
+        most = _ROWS_OF_A_STACK if stacked and rows[0].device.type == "cpu" else _ROWS
+        length = math.ceil(count / math.ceil(count / most)) if count else 1
         totals: dict[str, tuple[Tensor, Tensor]] = {}
         with torch.no_grad():
-            for start in range(0, len(rows[0]), _ROWS):
-                for name, (above, below) in call(*(part[start : start + _ROWS] for part in rows)).items():
+            for start in range(0, count, length):
+                for name, (above, below) in call(*(part[start : start + length] for part in rows)).items():
                     old = totals.get(name)
                     totals[name] = (above, below) if old is None else (old[0] + above, old[1] + below)
         return {name: above / below for name, (above, below) in totals.items()}
 
-    def take_all(self, call: Callable[..., dict[str, tuple[Tensor, Tensor]]]) -> dict[str, dict[str, Tensor]]:
+    def take_all(
+        self, call: Callable[..., dict[str, tuple[Tensor, Tensor]]], *, stacked: bool = False
+    ) -> dict[str, dict[str, Tensor]]:
         """Scores of training and validation samples."""
-        return {split: self.take(call, rows) for split, rows in self.splits.items()}
+        return {split: self.take(call, rows, stacked=stacked) for split, rows in self.splits.items()}
 
-    def take_test(self, call: Callable[..., dict[str, tuple[Tensor, Tensor]]]) -> dict[str, dict[str, Tensor]]:
+    def take_test(
+        self, call: Callable[..., dict[str, tuple[Tensor, Tensor]]], *, stacked: bool = False
+    ) -> dict[str, dict[str, Tensor]]:
         """Scores of the test samples, for confirmed winners at their end; nothing where the task has none."""
-        return {} if self.test is None else {"test": self.take(call, self.test)}
+        return {} if self.test is None else {"test": self.take(call, self.test, stacked=stacked)}

@@ -62,7 +62,8 @@ class StackScores:
             parts = iter(self._ratios(list(params), [*params.values(), *rows]))
             return {name: (next(parts), next(parts)) for name in self.scorer.metrics}
 
-        return self.scorer.take_test(all_of) if test else self.scorer.take_all(all_of)
+        take = self.scorer.take_test if test else self.scorer.take_all
+        return take(all_of, stacked=True)
 
     def _ratios(self, names: list[str], given: list[Tensor]) -> list[Tensor]:
         """Numerators and denominators of all metrics, from weights and buffers with these names, and rows."""

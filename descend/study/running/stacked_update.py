@@ -30,6 +30,9 @@ __all__ = ["Update", "form_of", "state_of", "update_one_trial", "updates_of", "w
 _ELEMENTWISE = ("norm", "total", "noise")  # a rule that asks for one of these looks at whole tensors
 
 
+_LARGE = 2048  # elements, which take longer to be copied than an operation of their own takes to be called
+
+
 class Update(NamedTuple):
     """One update of parameters with the same options in every trial: one tensor, or all of them end to end.
 
@@ -75,10 +78,17 @@ def updates_of(trials: Sequence[Trial], modules: Sequence[nn.Module]) -> list[Up
             raise ConfigurationError("trials differ in an option that is not a number")
         constants = _constants([share.rule for share in together], device)
         whole = not any(name in first.rule.needs for name in _ELEMENTWISE)
-        for names in [first.names] if whole else [(name,) for name in first.names]:
+        for names in _tensors(first.names, modules[0]) if whole else [(name,) for name in first.names]:
             decays = bool(decay.any())
             updates.append(Update(names, first.rule, constants, options[0], decays, decay, lr_mult))
     return updates
+
+
+def _tensors(names: Sequence[str], module: nn.Module) -> list[tuple[str, ...]]:
+    """Weights that an elementwise rule updates: large ones where they are, and all small ones end to end."""
+    large = [name for name in names if module.get_parameter(name).numel() >= _LARGE]
+    small = tuple(name for name in names if name not in large)
+    return [*((name,) for name in large), *([small] if small else [])]
 
 
 def _column(values: Sequence[float], device: torch.device) -> Tensor:

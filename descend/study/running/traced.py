@@ -16,6 +16,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from descend.study.running import trace_files
+from descend.study.running.cpu_kernels import FASTER
 from descend.torch_private import operator_schema, private_operator
 
 if TYPE_CHECKING:
@@ -47,39 +48,6 @@ _IN_PLACE: dict[Any, Any] = {
 _VIEWS = (_aten.expand.default, _aten.view.default, private_operator("_unsafe_view").default)
 
 
-def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:  # signature of the operation
-    if half_to_float:
-        return NotImplemented
-    shifted = x - x.amax(dim, keepdim=True)
-    return shifted - shifted.exp().sum(dim, keepdim=True).log()
-
-
-def _log_softmax_backward(g: Tensor, y: Tensor, dim: int, input_dtype: torch.dtype) -> Tensor:
-    return g - y.exp() * g.sum(dim, keepdim=True) if input_dtype == g.dtype else NotImplemented
-
-
-_NARROW = 16  # columns of a product below which MKL takes half the time for its transpose
-
-
-def _bmm(x: Tensor, y: Tensor) -> Tensor:
-    if x.device.type == "cpu" and y.shape[2] < _NARROW <= x.shape[1]:
-        return torch.bmm(y.mT, x.mT).mT
-    return NotImplemented
-
-
-def _argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    return NotImplemented if dim is None or x.is_contiguous() else x.contiguous().argmax(dim, keepdim)
-
-
-# On a CPU torch's own kernels of these take two to five times as long where there are few classes.
-_FASTER: dict[Any, Callable[..., Any]] = {
-    _aten.argmax.default: _argmax,
-    _aten.bmm.default: _bmm,
-    private_operator("_log_softmax").default: _log_softmax,
-    private_operator("_log_softmax_backward_data").default: _log_softmax_backward,
-}
-
-
 def traced(
     function: Function, *example: Tensor, spent: int = 0, fused: bool = False, file: Path | None = None
 ) -> Function:
@@ -97,7 +65,7 @@ def traced(
         call = _called(kept)
         if trace_files.agrees(call, function, example):
             return call
-    module = make_fx(function, decomposition_table=_FASTER)(*example)
+    module = make_fx(function, decomposition_table=FASTER)(*example)
     graph = module.graph
     for node in list(graph.nodes):
         same = node.target in _VIEWS and _form(node.args[0])[0] == _form(node)[0]

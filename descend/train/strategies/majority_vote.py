@@ -84,7 +84,7 @@ class MajorityVote(OwnGradientsDescription, metaclass=StrictKeywords):
         if rules != {"SignSGD"}:
             named = ", ".join(sorted(rules - {"NoneType"})) or type(run.optimizer).__name__
             problems.append(
-                f"{self.written} votes on signs, which SignSGD follows, and the optimizer is {named}: take "
+                f"{self.written} votes on signs, which SignSGD follows, and the optimizer is {named}: use "
                 "descend.optim.SignSGD, and for Signum's momentum descend.MajorityVote(momentum=0.9)"
             )
         return problems + super().problems(run, world, trainers)

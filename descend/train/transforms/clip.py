@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_
 
+from descend.arguments import is_number, shown
 from descend.errors import ConfigurationError
 from descend.train.transforms.base import GradientTransform
 
@@ -31,9 +32,9 @@ class Clip(GradientTransform):
 
     def __init__(self, value: float | None = None, norm: float | None = None, global_norm: float | None = None) -> None:
         problems = [
-            f"{name} must be a number above 0, or None for no bound, got {bound!r}"
+            f"{name} must be a number above 0, or None for no bound, got {shown(bound)}"
             for name, bound in (("clip_value", value), ("clip_norm", norm), ("clip_global_norm", global_norm))
-            if bound is not None and not (isinstance(bound, (int, float)) and bound > 0)  # pyright: ignore[reportUnnecessaryIsInstance]  # users pass anything
+            if bound is not None and not (is_number(bound) and bound > 0)
         ]
         if problems:
             raise ConfigurationError(problems)

@@ -168,3 +168,29 @@ def test_decimal_commas(tmp_path, text, values):
 def test_blank_lines_alone(tmp_path):
     (tmp_path / "a.csv").write_text("\n\n\n")
     assert "has blank lines alone" in refusal(tmp_path / "a.csv")
+
+
+def test_marks_of_missing_values(tmp_path):
+    """In a column of numbers; in one of text they are what they are."""
+    (tmp_path / "a.csv").write_text("a,b,c\n?,1,x\n2,-,?\n.,3,-\nNone,<NA>,y\n")
+    nan = np.nan
+    same(
+        read(tmp_path / "a.csv"),
+        {"a": np.array([nan, 2, nan, nan]), "b": np.array([1, nan, 3, nan]), "c": np.array(["x", "?", "-", "y"])},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ('a,b\n"1,234.5",x\n2,y\n"12,345,678",z\n', np.array([1234.5, 2, 12345678])),
+        ('a,b\n"-1,234,567",x\n,y\n?,z\n', np.array([-1234567, np.nan, np.nan])),
+        ("a;b\n1.234,5;x\n-2.000,25;y\n", np.array([1234.5, -2000.25])),
+        ('a,b\n"1,234",x\n"2,500",y\n', np.array(["1,234", "2,500"])),
+        ('a,b\n"1,234.5",x\nabout 2,y\n', np.array(["1,234.5", "about 2"])),
+        ("a;b\n192.168,1;x\n1.5;y\n", np.array(["192.168,1", "1.5"])),
+    ],
+)
+def test_separators_of_thousands(tmp_path, text, values):
+    (tmp_path / "a.csv").write_text(text)
+    same(read(tmp_path / "a.csv", columns=["a"]), {"a": values})

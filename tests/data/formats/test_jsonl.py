@@ -53,8 +53,6 @@ def test_damaged_files(tmp_path, monkeypatch):
     assert "row 1" in refusal(path)
     path.write_text('{"x":1}\n{"x":"two"}\n')
     assert "changed from number to string in row 1" in refusal(path)
-    path.write_text('[{"x":1}]')
-    assert "an object a line" in refusal(path)
     path.write_text('{"x":[[1],[2,3]]}\n')
     assert "lists within the lists of 'x' have different lengths" in refusal(path)
     monkeypatch.setattr("descend.data.formats.jsonl.BLOCK_BYTES", 64)
@@ -89,3 +87,33 @@ def test_too_many_keys_are_refused_before_they_are_parsed(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({f"c{i}": i for i in range(70_000)}) + "\n")
     assert "row 0 has more than 32,768 keys" in refusal(path)
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_list_of_objects(tmp_path, indent):
+    """As `json.dump` and pandas' `to_json(orient="records")` write them."""
+    rows = [{"a": i, "text": 'a ], [{"b": 1}, ü', "list": [i, 2]} for i in range(5)]
+    (tmp_path / "a.json").write_text(json.dumps(rows, indent=indent, ensure_ascii=False), encoding="utf-8")
+    truth = {"a": np.arange(5), "text": [row["text"] for row in rows], "list": [row["list"] for row in rows]}
+    same(read(tmp_path / "a.json"), truth)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[{"a": 1}, {"a": 2}', "its list ends behind row 1"),
+        ('[{"a": 1} {"a": 2}]', "its list ends behind row 0, or lacks a comma there"),
+        ('[{"a": 1}, 2]', "row 1 of its list is 2, and an object is needed"),
+        ('[{"a": 1}, {"a"]', "row 1 of its list is no JSON"),
+        ("[]", "cannot be read"),
+    ],
+)
+def test_lists_that_cannot_be_read(tmp_path, text, words):
+    (tmp_path / "a.json").write_text(text)
+    assert words in refusal(tmp_path / "a.json")
+
+
+def test_a_list_that_is_too_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(jsonl, "_LIST_BYTES", 20)
+    (tmp_path / "a.json").write_text('[{"a": 1}, {"a": 2}, {"a": 3}]')
+    assert "write an object a line, without the list" in refusal(tmp_path / "a.json")

@@ -1,4 +1,4 @@
-"""A program for each of LBANN's callbacks: one that ends well, and one that is spoilt and fails.
+"""A program for each of LBANN's callbacks: one that passes, and a spoilt one that must fail.
 
 The model is a vector w of four numbers whose objective is Σ w², so an update of SGD is w ← (1 − 2 lr) w, and what
 training leaves is known in closed form. A program either has a CheckMetric, whose bounds are moved in the spoilt one,

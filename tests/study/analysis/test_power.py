@@ -43,6 +43,24 @@ def test_what_searches_find_is_found_by_the_test_of_scipy(searches, level):
     assert share == pytest.approx(0.8, abs=0.018)  # four standard deviations
 
 
+@pytest.mark.parametrize(("searches", "level"), [(4, 0.05), (5, 0.01), (12, 0.05)])
+def test_what_paired_searches_find_is_found_by_the_tests_of_scipy(searches, level):
+    draw = np.random.default_rng(2)
+    found = detectable_by_searches(searches, level, paired=True)
+    a, b = draw.normal(found, 1, (8000, searches)), draw.normal(0, 1, (8000, searches))
+    p = np.minimum(
+        scipy.stats.ttest_ind(a, b, axis=1, equal_var=False).pvalue, scipy.stats.ttest_rel(a, b, axis=1).pvalue
+    )
+    assert (p < 0.6 * level).mean() == pytest.approx(0.8, abs=0.018)  # four standard deviations
+
+
+def test_pairs_of_few_searches_are_looked_at_by_one_test_alone():
+    assert detectable_by_searches(3, 0.05, paired=True) == detectable_by_searches(3, 0.05)
+    assert detectable_by_searches(4, 0.05, paired=True) > detectable_by_searches(4, 0.05)
+    assert detectable_by_searches(201, 0.05, paired=True) == detectable_in_spreads(201, 0.03)
+    assert searches_needed(1.0, 1.0, paired=True) == 19
+
+
 def test_many_searches_find_what_a_pooled_spread_would():
     assert detectable_by_searches(200, 0.05) == pytest.approx(detectable_in_spreads(200, 0.05), rel=1e-3)
     assert detectable_by_searches(201, 0.05) == detectable_in_spreads(201, 0.05)

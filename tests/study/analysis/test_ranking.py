@@ -10,7 +10,7 @@ import scipy.stats
 from descend.errors import ConfigurationError, Refused
 from descend.study.analysis import Interval, Tuning, check_budgets, rank, train_beside_validation
 from descend.study.analysis.power import detectable_by_searches
-from descend.study.analysis.ranking import compare_searches, resolution
+from descend.study.analysis.ranking import compare_ranks, compare_searches, resolution
 
 
 def study(draw, arms, searches=2, seeds=10, search_sd=1.0, seed_sd=0.1):
@@ -235,6 +235,86 @@ def _permutations(a, b):
     sums = [sum(some) for some in itertools.combinations(ranks, len(a))]
     own, middle = sum(ranks[: len(a)]), np.mean(sums)
     return np.mean([abs(one - middle) >= abs(own - middle) - 1e-9 for one in sums])
+
+
+@pytest.mark.parametrize("third", [[[1.0] * 6, [1.2] * 6], [[1.0] * 6, FAILS]], ids=["never", "by chance"])
+def test_where_searches_fail_by_chance_one_that_always_failed_may_have_done_so_too(third):
+    """Of equal arms with a failure in each second search, an eighth of the pairs would be ranked at two searches."""
+    pairs = rank({"a": [[1.0] * 6, [1.1] * 6], "b": [FAILS, FAILS], "c": third}).pairs
+    assert pairs[0].ranked == (third[1] != FAILS)
+
+
+@pytest.mark.parametrize("counts", [(2, 2), (3, 6), (8, 8)])
+def test_ranks_are_compared_as_by_scipy(counts):
+    draw = np.random.default_rng(sum(counts))
+    a, b = (np.round(draw.normal(mean, size=count), 1) for mean, count in zip((0, 1), counts, strict=True))
+    b[0] = -math.inf
+    method = scipy.stats.PermutationMethod(n_resamples=20_000)
+    assert compare_ranks(a, b) == pytest.approx(scipy.stats.mannwhitneyu(a, b, method=method).pvalue)
+
+
+def test_many_ranks_are_compared_by_drawn_permutations():
+    draw = np.random.default_rng(4)
+    a, b = draw.normal(size=12), draw.normal(0.5, size=12)
+    exact = scipy.stats.mannwhitneyu(a, b, method="exact").pvalue
+    assert compare_ranks(a, b) == pytest.approx(exact, abs=4 * 2 * math.sqrt(exact / 2 / 20_000))
+
+
+def test_paired_searches_are_compared_by_either_test_at_six_tenths_of_the_level():
+    a = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    b = a + np.array([0.5, 0.6, 0.7, 0.4, 0.5, 0.9])
+    welch, in_pairs = scipy.stats.ttest_ind(b, a, equal_var=False), scipy.stats.ttest_rel(b, a)
+    p, interval = compare_searches(b, a, 0.05, paired=True)
+    assert p == pytest.approx(in_pairs.pvalue / 0.6)
+    assert welch.pvalue > 0.05 > p
+    assert interval == pytest.approx(tuple(in_pairs.confidence_interval(1 - 0.6 * 0.05)))
+    (pair,) = rank({"a": [[x] for x in a], "b": [[x] for x in b]}, paired=True).pairs
+    assert (pair.better, pair.p) == ("b", pytest.approx(p))
+    assert "in pairs" in pair.reason
+    assert not rank({"a": [[x] for x in a], "b": [[x] for x in b]}).ranked
+    alone, apart = compare_searches(b, a[::-1], 0.05, paired=True)
+    unlike = scipy.stats.ttest_ind(b, a, equal_var=False)
+    assert alone == pytest.approx(unlike.pvalue / 0.6)
+    assert apart == pytest.approx(tuple(unlike.confidence_interval(1 - 0.6 * 0.05)))
+
+
+def test_three_searches_show_too_little_of_how_pairs_vary():
+    a, b = [1.0, 2.0, 3.0], [2.0, 3.0, 4.0]
+    assert compare_searches(b, a, 0.05, paired=True) == compare_searches(b, a, 0.05)
+    assert compare_searches([*b, 5.0], [*a, 4.0], 0.05, paired=True)[0] == 0.0
+
+
+def test_ties_of_pairs_are_no_certainty():
+    """Scores in steps of 1: the differences are all 1, and vary as two roundings do."""
+    a, b = [1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 5.0]
+    p, _ = compare_searches(b, a, 0.05, 1.0, paired=True)
+    assert p == pytest.approx(2 * scipy.stats.t.sf(1 / math.sqrt(2 / 12 / 4), 3) / 0.6)
+
+
+def test_pairs_take_as_many_searches_of_every_arm():
+    with pytest.raises(ConfigurationError, match="as many searches, got a 4, b 5"):
+        rank({"a": [[1.0]] * 4, "b": [[1.0]] * 5}, paired=True)
+
+
+@pytest.mark.parametrize(("searches", "alike", "wider"), [(4, 0.0, 1.0), (5, 0.0, 4.0), (5, 0.5, 1.0)])
+def test_pairs_of_equal_arms_are_not_ranked(searches, alike, wider):
+    draw = np.random.default_rng(15)
+    claims = 0
+    for _ in range(1000):
+        common, a, b = draw.normal(size=(3, searches))
+        a, b = (math.sqrt(alike) * common + math.sqrt(1 - alike) * own for own in (a, b))
+        claims += compare_searches(a, wider * b, 0.05, paired=True)[0] <= 0.05
+    assert claims <= 77  # 5 % of 1000, and four standard deviations
+
+
+def test_pairs_within_a_margin():
+    """Their differences are all about 0, though searches scatter: in pairs that shows, else it does not."""
+    draw = np.random.default_rng(16)
+    common = draw.normal(size=8)
+    runs = {name: [[x] for x in common + draw.normal(0, 0.05, 8)] for name in "ab"}
+    assert rank(runs, margin=0.2, paired=True).pairs[0].equivalent
+    assert not rank(runs, margin=0.2).pairs[0].equivalent
+    assert not rank(runs, margin=0.001, paired=True).pairs[0].equivalent
 
 
 def test_two_arms_that_always_fail_are_not_ranked():

@@ -1,5 +1,7 @@
 """Study files: what is read, and every mistake at once."""
 
+import datetime
+import json
 import math
 import tomllib
 
@@ -71,6 +73,7 @@ def test_the_plain_form_is_the_same_study(tmp_path):
 def test_infinite_settings_are_written_as_toml_has_them():
     study = Study(
         workload="t.py:t",
+        workload_options={"longest": math.inf, "bounds": [-math.inf, 1.0]},
         batch_sizes=(8,),
         steps=(2,),
         trials=4,
@@ -78,6 +81,25 @@ def test_infinite_settings_are_written_as_toml_has_them():
     )
     assert "clip_value = inf" in to_toml(study)
     assert make_study(tomllib.loads(to_toml(study))) == study
+    assert make_study(json.loads(json.dumps(study.plain()))) == study  # as the directory of a study holds it
+
+
+STUDY = {"workload": "t.py:t", "batch_sizes": 8, "steps": 2, "arms": {"a": Arm("SGD", {"lr": log(0.1, 1)})}}
+
+
+@pytest.mark.parametrize(
+    "value", [datetime.date(1979, 5, 27), [datetime.time(7)], {"at": datetime.datetime(1979, 5, 27)}, math.nan]
+)
+def test_options_of_a_workload_that_would_come_back_as_something_else_are_refused(value):
+    """A worker reads them from the records of a study: a date would be a text there, and NaN is not even itself."""
+    with pytest.raises(ConfigurationError, match=r"workload_options: 'x' is .*, which no record of a study can hold"):
+        make_study({**STUDY, "workload_options": {"x": value}})
+
+
+def test_a_setting_that_is_none_is_not_written_as_a_word_that_toml_lacks():
+    study = make_study({**STUDY, "workload_options": {"x": None}})
+    with pytest.raises(ConfigurationError, match="None, which no TOML file can hold"):
+        to_toml(study)
 
 
 def test_every_mistake_is_reported_at_once(tmp_path):

@@ -54,7 +54,7 @@ def test_on_one_rank_it_is_signum(micro_batch_size):
 @pytest.mark.parametrize(
     ("optimizer", "more", "words"),
     [
-        (functools.partial(torch.optim.SGD, lr=0.1), {}, "the optimizer is SGD: take descend.optim.SignSGD"),
+        (functools.partial(torch.optim.SGD, lr=0.1), {}, "the optimizer is SGD: use descend.optim.SignSGD"),
         (functools.partial(descend.optim.Signum, lr=0.1), {}, "the optimizer is Signum"),
         (SIGN_SGD, {"gradient_compression": "signs"}, "gradient_compression must be .*got 'signs'"),
         (SIGN_SGD, {"shard_optimizer": True}, "SignSGD has no state to shard"),

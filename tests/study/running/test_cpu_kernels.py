@@ -1,0 +1,94 @@
+"""Other forms of operations against torch's own, in double precision."""
+
+import pytest
+import torch
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from descend.study.running import cpu_kernels
+from descend.study.running.cpu_kernels import FASTER
+
+aten = torch.ops.aten
+
+
+def draws(*shapes):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+
+
+CONVOLUTIONS = {  # input, weight, stride, padding, dilation, groups
+    "plain": ((4, 3, 8, 8), (5, 3, 3, 3), [1, 1], [1, 1], [1, 1], 1),
+    "stride that leaves out a column": ((4, 3, 8, 9), (6, 3, 3, 2), [2, 3], [0, 1], [1, 1], 1),
+    "dilation and groups": ((2, 6, 9, 9), (8, 3, 3, 3), [1, 2], [2, 1], [2, 3], 2),
+    "one channel a group": ((2, 4, 5, 5), (4, 1, 3, 3), [1, 1], [1, 1], [1, 1], 4),
+    "one dimension": ((3, 4, 11), (6, 2, 3), [2], [1], [1], 2),
+    "three dimensions": ((2, 2, 4, 5, 6), (3, 2, 2, 3, 1), [1, 2, 1], [0, 1, 0], [1, 1, 2], 1),
+}
+MASKS = [[False, True, True], [False, True, False], [True, True, False], [True, True, True], [True, False, True]]
+
+
+@pytest.mark.parametrize("most", [2**24, 0], ids=["by windows", "by torch"])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_gradients_of_a_convolution(name, mask, most, monkeypatch):
+    monkeypatch.setattr(cpu_kernels, "_MOST_UNFOLDED", most)
+    shape, kernel, stride, padding, dilation, groups = CONVOLUTIONS[name]
+    x, weight = draws(shape, kernel)
+    rest = (stride, padding, dilation, False, [0] * len(stride), groups)
+    (g,) = draws(aten.convolution(x, weight, None, *rest).shape)
+    expected = aten.convolution_backward(g, x, weight, [len(weight)], *rest, mask)
+    found = FASTER[aten.convolution_backward.default](g, x, weight, [len(weight)], *rest, mask)
+    if mask in ([True, True, True], [True, False, True]):
+        assert found is NotImplemented
+        return
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_a_trace_with_the_gradient_of_a_first_convolution_runs_without_python():
+    """TorchScript has no type for a list in which a tensor is missing, and such a trace could not be kept on disk."""
+    layer = nn.Conv2d(1, 2, 3, dtype=torch.float64)
+    (x,) = draws((4, 1, 5, 5))
+
+    def gradients(weight, bias, x):
+        def call(*given):
+            return torch.func.functional_call(layer, dict(zip(("weight", "bias"), given, strict=True)), x)
+
+        return list(torch.func.grad(lambda *given: call(*given).square().sum(), (0, 1))(weight, bias))
+
+    example = (layer.weight.detach(), layer.bias.detach(), x)
+    module = make_fx(gradients, decomposition_table=FASTER)(*example)
+    script = torch.jit.trace(lambda *given: tuple(module(*given)), example, check_trace=False)
+    for ours, theirs in zip(script(*example), gradients(*example), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(3, 40, 20, 4), (3, 4, 20, 40)], ids=["narrow", "wide"])
+def test_products_of_stacks(shape):
+    trials, rows, inner, columns = shape
+    x, y = draws((trials, rows, inner), (trials, inner, columns))
+    found = FASTER[aten.bmm.default](x, y)
+    if columns >= 16:
+        assert found is NotImplemented
+    else:
+        torch.testing.assert_close(found, torch.einsum("tij,tjk->tik", x, y), rtol=1e-12, atol=1e-12)
+
+
+def test_log_softmax_and_its_gradient():
+    (x,) = draws((3, 7, 5))
+    x.requires_grad_()
+    y = torch.log_softmax(x, 2)
+    (g,) = draws(y.shape)
+    y.backward(g)
+    ours = torch.ops.aten._log_softmax.default, torch.ops.aten._log_softmax_backward_data.default
+    with torch.no_grad():
+        torch.testing.assert_close(FASTER[ours[0]](x, 2, False), y, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(FASTER[ours[1]](g, y, 2, x.dtype), x.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_the_class_of_the_largest_output_of_a_transposed_stack():
+    (x,) = draws((3, 5, 7))
+    assert torch.equal(FASTER[aten.argmax.default](x.mT, 2), x.mT.argmax(2))
+    assert FASTER[aten.argmax.default](x, 2) is NotImplemented
