@@ -64,7 +64,7 @@ class Callback(metaclass=StrictKeywords):
     saves: ClassVar[bool] = False
     replaces_weights: ClassVar[bool] = False
     looks_at: ClassVar[tuple[str, ...]] = ()
-    reads_weights: bool = True
+    reads_weights = True
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -179,7 +179,7 @@ def test_fields_by_name_and_rates_by_callbacks():
         (
             phases(),
             {"strategy": descend.MajorityVote()},
-            "strategy: does not go with phases; leave it out, or take Grad",
+            "strategy: does not go with phases; leave it out, or use Grad",
         ),
         (phases(), {"targets": 1}, "targets: does not go with phases; leave it out"),
     ],

@@ -29,7 +29,7 @@ def test_where_the_number_of_trials_comes_from():
 def test_the_difference_that_the_ranking_finds(arms, searches):
     text = plan(arms, searches=searches)
     found = float(re.search(r"differ by ([\d.]+) times", text)[1])
-    assert found == pytest.approx(detectable_by_searches(searches, level_of_a_pair(arms, 0.05)), rel=0.05)
+    assert found == pytest.approx(detectable_by_searches(searches, level_of_a_pair(arms, 0.05), paired=True), rel=0.05)
     assert ("that is a large difference: 4 searches find one of 3 times" in text) == (searches == 2)
 
 
