@@ -10,7 +10,7 @@ from descend.experiment.text import classes
 from descend.graph import text
 from descend.train import AllOf, AnyOf, BatchedIterativeOptimizer, Epochs, Reached, Seconds, SecondsPerRun, Steps, Stop
 from descend.train.progress import Progress
-from descend.train.stopping import limits_of, stop_of
+from descend.train.stopping import AnyOfLimits, Limits, limits_of, stop_of
 
 
 def at(step: int = 0, epoch: int = 0, seconds: float = 0.0, this_run: float = 0.0, **values: float) -> Progress:
@@ -195,6 +195,40 @@ def test_a_text_without_at_most_keeps_its_meaning():
     """A `reached` of a text rises to its value unless it says otherwise, whatever the metric is called."""
     found = read('stopping_criteria { reached { name: "train/objective" value: 0.5 } }').stopping()
     assert found == Reached("train/objective", 0.5, at_most=False)
+
+
+def test_a_criterion_says_on_which_values_it_waits():
+    reached = Reached("validation/accuracy", 0.9), Reached("train/objective", 0.1)
+    assert Stop().awaited == Epochs(1).awaited == ()
+    assert reached[0].awaited == ("validation/accuracy",)
+    assert (reached[0] | Epochs(1) | reached[1]).awaited == ("validation/accuracy", "train/objective")
+    assert (reached[0] & reached[1] & Epochs(1)).awaited == ("validation/accuracy", "train/objective")
+
+
+def test_limits_on_time_are_met_when_they_are_reached():
+    assert Seconds(5).reason(at(seconds=4.9)) is None
+    assert Seconds(5).reason(at(seconds=5.0)) == "trained for 5.0 of 5 seconds"
+    per_run = SecondsPerRun(10)
+    assert per_run.reason(Progress(0, 0, 0.0, 7.0, {}, 2.9)) is None
+    ended = per_run.reason(Progress(0, 0, 0.0, 7.0, {}, 3.0))
+    assert ended == "ran for 7.0 of 10 seconds in this process, 3.0 being kept to save and to evaluate"
+
+
+def test_a_metric_of_an_unknown_direction_decides_nothing():
+    unknown = Reached("validation/score", 1.0)
+    with pytest.raises(ConfigurationError, match="at_most=True"):
+        unknown.reason(at(validation__score=2.0))
+    with pytest.raises(ConfigurationError, match="at_most=True"):
+        limits_of(unknown)
+    with pytest.raises(ConfigurationError, match="name"):
+        Reached("", 1.0)
+
+
+def test_a_text_form_sets_no_limit_by_itself():
+    assert AnyOfLimits() == AnyOfLimits(max_batches=0, max_epochs=0, max_seconds=0.0)
+    assert limits_of(Epochs(2) | Steps(3)).any_of == AnyOfLimits(
+        criterion=(Limits(max_epochs=2), Limits(max_batches=3))
+    )
 
 
 def test_epochs_alone_do_not_end_a_run_within_an_epoch():
