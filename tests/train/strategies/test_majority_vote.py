@@ -154,6 +154,10 @@ def test_momenta_of_all_ranks_are_kept_and_each_takes_its_own_back():
     assert on_ranks(2, restore) == [{"a": [3.0], "b": [2.0, 2.0]}] * 2  # of other ranks, the mean
 
 
+def test_momenta_start_over_with_the_optimizer():
+    assert MajorityVoting.resets_with_optimizer
+
+
 def test_without_momentum_nothing_is_kept():
     strategy = voting(descend.runtime.Communicator())
     p = nn.Parameter(torch.zeros(2))

@@ -120,6 +120,8 @@ def test_the_base_changes_nothing_and_keeps_nothing():
     assert plain(None) is None
     assert plain.state_dict() == {}
     assert not plain.is_local
+    assert not plain.needs_all_gradients
+    assert TransformChain.resets_with_optimizer
 
 
 def test_the_value_is_the_mean_and_the_view_is_of_this_step():

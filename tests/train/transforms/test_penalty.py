@@ -12,8 +12,9 @@ from descend.train.step import accumulate
 @pytest.mark.parametrize("size", [2, 4])
 def test_the_penalty_is_added_once_however_the_mini_batch_is_split(size):
     with_it, without = Regression(decay=0.3), Regression()
-    runs = [run_of(task, data(batch_size=4), micro_batch_size=size) for task in (with_it, without)]
-    batch = next(iter(data(batch_size=4).epoch(0)))
+    counted = {"batch_size": 4, "ignored": (1,)}  # three of four
+    runs = [run_of(task, data(**counted), micro_batch_size=size) for task in (with_it, without)]
+    batch = next(iter(data(**counted).epoch(0)))
     found, plain = (accumulate(run, batch) for run in runs)
     w = with_it.module.weight.detach()
     penalty = float(0.3 * w.square().sum())
@@ -26,9 +27,22 @@ def test_the_penalty_is_added_once_however_the_mini_batch_is_split(size):
 def test_an_objective_that_depends_on_no_parameter_is_refused_in_the_first_step():
     class Detached(Regression):
         def losses(self, micro_batch):
-            top, bottom = super().losses(micro_batch).objective
-            return Losses(Ratio(top.detach(), bottom), {})
+            numerator, denominator = super().losses(micro_batch).objective
+            return Losses(Ratio(numerator.detach(), denominator), {})
 
     run = run_of(Detached(), data())
     with pytest.raises(ConfigurationError, match="depends on none of the weights that are trained"):
         accumulate(run, next(iter(run.data["train"].epoch(0))))
+
+
+def test_a_mini_batch_without_a_target_and_a_later_step_may_have_no_gradient():
+    class Detached(Regression):
+        def losses(self, micro_batch):
+            numerator, denominator = super().losses(micro_batch).objective
+            return Losses(Ratio(numerator.detach(), denominator), {})
+
+    run = run_of(Detached(), data(ignored=range(10)))
+    accumulate(run, next(iter(run.data["train"].epoch(0))))
+    run = run_of(Detached(), data())
+    run.state.training.step = 1
+    accumulate(run, next(iter(run.data["train"].epoch(0))))
