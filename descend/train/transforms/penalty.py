@@ -52,7 +52,7 @@ class RequireGradient(GradientTransform):
         Raises:
             ConfigurationError: there is no gradient at all.
         """
-        if self._run.state.step or not gradients.objective.denominator:
+        if self._run.state.step:
             return
         trained = [p for p in self._run.strategy.parameters.values() if p.requires_grad]
         if not trained or any(p.grad is not None for p in trained):
