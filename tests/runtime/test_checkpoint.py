@@ -378,6 +378,9 @@ def test_step_zero_counts_and_other_names_do_not(tmp_path):
     checkpoints = [save(tmp_path, step=step) for step in (0, 12, 3)]
     (tmp_path / "step-x").mkdir()
     assert good_checkpoints(tmp_path) == [checkpoints[i] for i in (1, 2, 0)]
+    for checkpoint in checkpoints[1:]:
+        remove(checkpoint)
+    assert newest_checkpoint(tmp_path) == checkpoints[0]
 
 
 def test_a_folder_that_cannot_be_cleaned_is_left(tmp_path, monkeypatch):
