@@ -236,7 +236,9 @@ def _facts(run: Run) -> dict[str, Any]:
         for mode, feed in run.data.items()
     }
     functions = {f"code of {name}": digest for name, digest in _codes(run.task)}
-    watching = {"callbacks": [shown for callback in run.callbacks.all if (shown := _described(callback))]}
+    callbacks = [shown for callback in run.callbacks.all if (shown := _described(callback))]
+    # Where ranks have roles, as with a parameter server, those that only compute call none.
+    watching = {"callbacks": callbacks} if run.strategy.world is run.communicator else {}
     return {**run.config.settings, **sizes, **forms, **functions, **watching}
 
 

@@ -88,5 +88,5 @@ def test_a_rank_with_fewer_batches_is_found_out_before_it_leaves_the_others(tmp_
     found = ended("has fewer batches", 1, 4, tmp_path)
     assert [rank.code for rank in found] == [3] * 4
     assert "ranks have come to different places" in found[0].err
-    assert "mini-batch 3 of 5 samples, the last, learning rates" in found[0].err
+    assert "mini-batch 4 of 5 samples, the last, learning rates" in found[0].err
     assert not any(rank.err for rank in found[1:])
