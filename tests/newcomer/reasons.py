@@ -59,6 +59,9 @@ def raised(kind: type[BaseException], call: Callable[[], Any]) -> str:
     raise AssertionError(f"no {kind.__name__} was raised")
 
 
+torch.set_num_threads(1)  # a forked process would wait for the parent's OpenMP threads, which it does not have
+
+
 def forked(run: Callable[[], None]) -> int:
     """A process that runs a function and ends with its exit code; this one's imports are there already."""
     sys.stdout.flush()
