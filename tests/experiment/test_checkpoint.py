@@ -235,7 +235,10 @@ def test_what_is_sharded_in_the_run_is_read_as_shards(tmp_path, mesh, monkeypatc
     sharded = torch.nn.Parameter(distribute_tensor(torch.zeros(1, 3, dtype=torch.float64), mesh, [Shard(1)]))
     run.task.module.weight = sharded
     verified_on_rank_zero = []
-    on_rank_zero = lambda self, act: verified_on_rank_zero.append(act())  # noqa: E731
+
+    def on_rank_zero(self, act):
+        verified_on_rank_zero.append(act())
+
     monkeypatch.setattr(type(run.communicator), "on_rank_zero", on_rank_zero)
     found = load(folder, run)
     assert len(verified_on_rank_zero) == 1

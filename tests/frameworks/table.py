@@ -65,6 +65,19 @@ def weights(model: nn.Module) -> list[Tensor]:
 # ---- one process: each trains up to `steps`, from the checkpoint `before` if there is one, and saves to `after`
 
 
+def by_lightning(module: Any, steps: int, before: Path | None, after: Path) -> list[Tensor]:
+    """Train a LightningModule by Lightning's Trainer, on from its checkpoint in `before` if there is one."""
+    import lightning
+
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(batch()), batch_size=8)
+    quiet: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(max_epochs=steps, accelerator="cpu", enable_model_summary=False, **quiet)
+    saved = None if before is None else str(before / "run.ckpt")
+    trainer.fit(module, data, ckpt_path=saved, weights_only=False)  # of this script, and Lightning keeps objects in it
+    trainer.save_checkpoint(after / "run.ckpt")
+    return weights(module.model)
+
+
 def lightning_run(library: str, steps: int, before: Path | None, after: Path, *, manual: bool) -> list[Tensor]:
     """Lightning's Trainer with automatic or manual optimization."""
     import lightning
@@ -87,13 +100,7 @@ def lightning_run(library: str, steps: int, before: Path | None, after: Path, *,
         def configure_optimizers(self) -> Any:
             return adamw(library, self.parameters())
 
-    module = Module()
-    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(batch()), batch_size=8)
-    quiet: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = lightning.Trainer(max_epochs=steps, accelerator="cpu", enable_model_summary=False, **quiet)
-    trainer.fit(module, data, ckpt_path=None if before is None else str(before / "run.ckpt"), weights_only=False)
-    trainer.save_checkpoint(after / "run.ckpt")
-    return weights(module.model)
+    return by_lightning(Module(), steps, before, after)
 
 
 def lightning_automatic(*args: Any) -> list[Tensor]:
@@ -135,13 +142,7 @@ def lightning_parts(library: str, steps: int, before: Path | None, after: Path) 
                 for one in made
             ]
 
-    module = Module()
-    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(batch()), batch_size=8)
-    quiet: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = lightning.Trainer(max_epochs=steps, accelerator="cpu", enable_model_summary=False, **quiet)
-    trainer.fit(module, data, ckpt_path=None if before is None else str(before / "run.ckpt"), weights_only=False)
-    trainer.save_checkpoint(after / "run.ckpt")
-    return weights(module.model)
+    return by_lightning(Module(), steps, before, after)
 
 
 def fabric(library: str, steps: int, before: Path | None, after: Path) -> list[Tensor]:

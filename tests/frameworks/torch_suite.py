@@ -22,7 +22,7 @@ import dataclasses
 import io
 import itertools
 import math
-import pickle
+import pickle  # torch's suite pickles optimizers, too; what is loaded is of this process
 import sys
 import time
 import traceback
@@ -476,7 +476,7 @@ def every_scheduler(case: Case, *, reload: bool) -> None:
                     assert (theirs is None) == (ours is None), "one takes it and the other does not"
                 else:
                     close(ours, theirs, case)
-            except Exception as error:
+            except Exception as error:  # whatever it is, it is listed, and the others are tried
                 wrong.append(f"{title}: {type(error).__name__}: {str(error)[:120]}")
     assert not wrong, "; ".join(wrong)
 
@@ -787,7 +787,7 @@ def errors(case: Case) -> None:
                     optimizer.step()
         except (DescendError, UserWarning):
             continue
-        except Exception as error:
+        except Exception as error:  # a refusal by any other error is what is looked for
             if case.face == "torch":
                 continue
             wrong.append(f"{given.desc}: {type(error).__name__}: {str(error)[:100]}")
@@ -887,11 +887,11 @@ def outcome(case: Case, name: str) -> tuple[str, str]:
         CHECKS[name](case)
     except OnPurposeError as reason:
         return "on purpose", str(reason)
-    except Exception as error:
+    except Exception as error:  # whatever a check ends with is its result
         said = f"{type(error).__name__}: {error} ({traceback.extract_tb(error.__traceback__)[-1].lineno})"
         try:
             CHECKS[name](dataclasses.replace(case, face="torch"))
-        except Exception as theirs:
+        except Exception as theirs:  # torch's own class fails as well, by whatever error
             return "torch", f"{name}: {type(theirs).__name__}: {str(theirs)[:160]}"
         return "DEFECT", said
     return "pass", ""

@@ -33,7 +33,7 @@ __all__ = ["FILE_FORMATS"]
 _DEEPEST = 100  # objects and lists within each other: Arrow's parser calls itself for each, and would crash
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _KEY = re.compile(rb'"((?:[^"\\]|\\.)*+)"[ \t]*:')
-_BLANK = re.compile(r"\s*")
+_BLANKS = " \t\n\r"  # of JSON
 _LIST_BYTES = 2**28
 _SAMPLED = 256  # rows of a block
 _FEW_KEYS = 64
@@ -143,6 +143,13 @@ class _Level:
         return sum(rows + one.cells(rows) for one in self.below.values())
 
 
+def _behind_blanks(text: str, at: int) -> int:
+    """The first place from `at` on where there is no blank."""
+    while at < len(text) and text[at] in _BLANKS:
+        at += 1
+    return at
+
+
 def _lines_of_list(path: Path) -> bytes:
     """The objects of a file that is one list of JSON, a line each.
 
@@ -157,7 +164,7 @@ def _lines_of_list(path: Path) -> bytes:
             "without the list"
         )
     text, decoder, lines = content.decode("utf-8-sig"), json.JSONDecoder(), []
-    at = _BLANK.match(text, text.index("[") + 1).end()  # type: ignore[union-attr] - it matches nothing as well
+    at = _behind_blanks(text, text.index("[") + 1)
     while at < len(text) and text[at] != "]":
         try:
             row, end = decoder.raw_decode(text, at)
@@ -167,10 +174,10 @@ def _lines_of_list(path: Path) -> bytes:
             raise DataError(f"{path}: row {len(lines)} of its list is {shown(row)}, and an object is needed")
         one = text[at:end]
         lines.append(json.dumps(row) if "\n" in one or "\r" in one else one)
-        after = _BLANK.match(text, end).end()  # type: ignore[union-attr]
+        after = _behind_blanks(text, end)
         if text[after : after + 1] not in (",", "]"):
             raise DataError(f"{path}: its list ends behind row {len(lines) - 1}, or lacks a comma there")
-        at = _BLANK.match(text, after + (text[after] == ",")).end()  # type: ignore[union-attr]
+        at = _behind_blanks(text, after + (text[after] == ","))
     return "\n".join(lines).encode()
 
 

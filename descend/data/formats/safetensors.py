@@ -1,6 +1,7 @@
 """Safetensors files: a field for each tensor, whose first dimension counts the samples; `key` chooses some of them.
 
-Tensors are mapped into memory. Types that NumPy has not, such as bfloat16, are left out.
+Tensors are mapped into memory as arrays of .npy files are, so that single samples are read; the library of the format
+gives whole tensors and slices. Types that NumPy has not, such as bfloat16, are left out.
 
 Source: https://github.com/huggingface/safetensors, "Format"
 """

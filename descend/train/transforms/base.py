@@ -84,7 +84,11 @@ class Withheld:
 
 
 class GradientTransform:
-    """Base of the transforms; this one changes nothing.
+    """Base of the gradient transforms, also of a user's own, for `fit(transforms=[...])`; this one changes nothing.
+
+    A subclass defines `__call__`, which gets the gradient of the whole mini-batch, the mean over what its loss counts,
+    in the `.grad` of each parameter, of the parameter's shape and dtype. All ranks call it and must make the same
+    change. docs/how-to/custom_transform.md writes one.
 
     Attributes:
         is_local: Whether it runs on the rank that computes the gradient, before it is complete, as a penalty does: a

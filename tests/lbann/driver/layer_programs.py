@@ -113,13 +113,7 @@ def write(program: Program, folder: Path, shift: float = 0.0) -> None:
     model = descend.Model(
         int(program.training), layers, objective_function=size, metrics=[metric], callbacks=callbacks, name="model0"
     )
-    save_prototext(
-        folder / FILE,
-        trainer=descend.Trainer(mini_batch_size=count, random_seed=1),
-        model=model,
-        data_reader=DataReader([_reader(role) for role in ("train", "test")]),
-        optimizer=descend.NoOptimizer(),
-    )
+    _save(folder, model, count)
 
 
 def write_together(programs: Mapping[str, Program], folder: Path, shift: float, error: bool) -> None:
@@ -165,6 +159,11 @@ def write_together(programs: Mapping[str, Program], folder: Path, shift: float, 
         )
     layers = [metric.layer for metric in metrics]
     model = descend.Model(int(training), layers, metrics=metrics, callbacks=callbacks, name="model0")
+    _save(folder, model, count)
+
+
+def _save(folder: Path, model: descend.Model, count: int) -> None:
+    """Write the text of an experiment whose mini-batch is all `count` samples."""
     save_prototext(
         folder / FILE,
         trainer=descend.Trainer(mini_batch_size=count, random_seed=1),

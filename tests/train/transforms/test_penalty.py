@@ -9,6 +9,14 @@ from descend.train.objective import Losses, Ratio
 from descend.train.step import accumulate
 
 
+class Detached(Regression):
+    """Has an objective that depends on no parameter."""
+
+    def losses(self, micro_batch):
+        numerator, denominator = super().losses(micro_batch).objective
+        return Losses(Ratio(numerator.detach(), denominator), {})
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_the_penalty_is_added_once_however_the_mini_batch_is_split(size):
     with_it, without = Regression(decay=0.3), Regression()
@@ -25,22 +33,12 @@ def test_the_penalty_is_added_once_however_the_mini_batch_is_split(size):
 
 
 def test_an_objective_that_depends_on_no_parameter_is_refused_in_the_first_step():
-    class Detached(Regression):
-        def losses(self, micro_batch):
-            numerator, denominator = super().losses(micro_batch).objective
-            return Losses(Ratio(numerator.detach(), denominator), {})
-
     run = run_of(Detached(), data())
     with pytest.raises(ConfigurationError, match="depends on none of the weights that are trained"):
         accumulate(run, next(iter(run.data["train"].epoch(0))))
 
 
 def test_a_later_step_may_have_no_gradient():
-    class Detached(Regression):
-        def losses(self, micro_batch):
-            numerator, denominator = super().losses(micro_batch).objective
-            return Losses(Ratio(numerator.detach(), denominator), {})
-
     run = run_of(Detached(), data())
     run.state.training.step = 1
     accumulate(run, next(iter(run.data["train"].epoch(0))))
