@@ -576,8 +576,10 @@ def main() -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     print("| framework | largest difference from torch's AdamW | resumed to the same bits |\n| --- | --- | --- |")  # noqa: T201
-    right = True
-    for name in sys.argv[1:] or [*ALONE, *KINDS, *TOOLS]:
+    right, known = True, [*ALONE, *KINDS, *TOOLS]
+    if unknown := [name for name in sys.argv[1:] if name not in known]:
+        raise SystemExit(f"there is no row '{unknown[0]}'; the rows are {'; '.join(known)}")
+    for name in sys.argv[1:] or known:
         with contextlib.redirect_stdout(sys.stderr):
             text, good = row(name)
         print(text, flush=True)  # noqa: T201
