@@ -3,7 +3,7 @@
     python benchmarks/ranking.py [--replicates N] [--seed S] [--only TABLE] [--noise NAME] [--write]
 
 A study is simulated as arms of searches of re-runs: a search ends at its own level, and a re-run scatters about that.
-`descend.study.analysis.rank` is applied to it as it is. Printed are five tables of Markdown, and `--write` puts them
+`descend.study.analysis.rank` is applied to it as it is. Printed are six tables of Markdown, and `--write` puts them
 into docs/ranking.md, where rows that were not made stay:
 
 - false positives: how often any arm is ranked where all are the same, in percent, the largest over the shares of the
@@ -13,7 +13,8 @@ into docs/ranking.md, where rows that were not made stay:
 - power: how often one of two arms is found to be better, by the difference in standard deviations of one re-run;
 - the detectable difference: how often a difference of the size that studies state is found;
 - equivalence: how often two arms are called equivalent within a margin of 2 standard deviations of a re-run, where they
-  are equal, differ by half of the margin, and by the margin, which is an error.
+  are equal, differ by half of the margin, and by the margin, which is an error;
+- floors: what other floors under the variances between searches would do.
 
 A rate over N replicates has a standard error of at most 50/sqrt(N) points (1.1 at 5 % with the default of 400).
 """
@@ -26,10 +27,11 @@ import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import numpy as np
 
-from descend.study.analysis import detectable_by_searches, rank
+from descend.study.analysis import detectable_by_searches, rank, ranking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,6 +94,7 @@ SHAPES: dict[str, tuple[Noise, float, float]] = {  # noise, step of rounding, an
     "lognormal": (lognormal, 0.0, 1.0),
     "outliers": (outliers, 0.0, 1.0),
     "two modes": (modes, 0.0, 1.0),
+    "skewed, one arm 4 x wider": (skewed, 0.0, 4.0),
     "a tenth diverges": (diverging, 0.0, 1.0),
 }
 
@@ -216,6 +219,38 @@ def equivalent(replicates: int, seed: int, shapes: Sequence[str]) -> list[str]:
     return lines
 
 
+FLOORS = ((0.0, 0.0), (0.1, 0.25), (0.3, 0.0), (0.3, 0.25), (0.3, 1.0), (0.5, 0.25))  # shares of arms and of seeds
+QUESTIONS = {  # noise, arms, searches, share of variance between them, and how far the last arm is ahead
+    "normal, 2 arms, 2 searches, errs": ("normal", 2, 2, 0.2, 0.0),
+    "finds 4 sd": ("normal", 2, 2, 0.2, 4.0),
+    "wider, 2 arms, 3 searches, errs": ("one arm 4 x wider", 2, 3, 0.8, 0.0),
+    "two modes, 8 arms, 3 searches, errs": ("two modes", 8, 3, 0.2, 0.0),
+    "heavy tails, 3 arms, 8 searches, finds 0.5 sd": ("heavy tails", 3, 8, 0.0, 0.5),
+}
+
+
+def floors(replicates: int, seed: int, shapes: Sequence[str]) -> list[str]:
+    """What becomes of errors and power with other floors."""
+    lines = ["| of arms | of seeds | " + " | ".join(QUESTIONS) + " |", "|---|---|" + "---|" * len(QUESTIONS)]
+    for of_arms, of_seeds in FLOORS:
+        cells: list[str] = []
+        for shape, arms, searches, share, ahead in QUESTIONS.values():
+            draw = np.random.default_rng([seed, arms, searches, int(ahead)])
+            means = [0.0] * (arms - 1) + [ahead]
+            with mock.patch.multiple(ranking, SHARE_OF_ARMS=of_arms, SHARE_OF_SEEDS=of_seeds):
+                some = [
+                    rank(study(draw, shape, means, searches, share, seeds=SHARES[share])) for _ in range(replicates)
+                ]
+            if ahead:
+                named = [(pair, {pair.better, pair.worse}) for one in some for pair in one.pairs]
+                found = sum(pair.ranked for pair, names in named if names == {"arm 0", f"arm {arms - 1}"})
+            else:
+                found = sum(one.ranked for one in some)
+            cells.append(f"{100 * found / replicates:.1f}")
+        lines.append(f"| {of_arms:g} | {of_seeds:g} | " + " | ".join(cells) + " |")
+    return lines
+
+
 def main() -> None:
     """Print the tables; see the top of this file."""
     parser = argparse.ArgumentParser(description="Operating characteristics of the ranking rule.")
@@ -241,6 +276,7 @@ TABLES = {  # by their marks in the page
     "power": power,
     "detectable": detectable,
     "equivalent": equivalent,
+    "floors": floors,
 }
 
 

@@ -84,7 +84,7 @@ def _power(study: Study) -> list[str]:
     if study.searches < 2:
         return ["one search an arm cannot rank: set searches = 3 or more"]
     paired = study.common_random_numbers
-    spreads = detectable_by_searches(study.searches, level_of_a_pair(arms, LEVEL), paired=paired)
+    spreads = detectable_by_searches(study.searches, level_of_a_pair(arms, LEVEL), paired=paired, arms=arms)
     lines = [
         f"with {study.searches} searches an arm two of the {arms} arms are ranked with probability 0.8 if they differ "
         f"by {spreads:.2g} times the standard deviation between searches of one arm"

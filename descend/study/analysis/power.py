@@ -9,15 +9,14 @@ The noncentral t gives the probability of finding a difference d = δ sd with n 
 
 At α = 0.05 and a power of 0.8, d = sd takes 17 values each and d = sd/2 takes 64.
 
-Welch's t of two arms that scatter alike is the same number, judged by Satterthwaite's degrees of freedom f(u),
-(n − 1)/(u² + (1 − u)²), where u is the share of the first variance in the sum of both. u does not depend on the sum and
-is Beta((n − 1)/2, (n − 1)/2); so with S² the mean of both over its expectation, of 2n − 2 degrees of freedom,
+Welch's t of two arms that scatter alike is the same number, judged by Satterthwaite's degrees of freedom of both
+variances U and V, each at least a share of their mean over all arms, and at least what the seeds say (see `ranking`):
 
-    P(found) = E_u E_S [ Φ(δ √(n/2) − S t_{f(u), 1−α/2}) ]
+    P(found) = E[ Φ(δ √(n/2) − L) ],    L = √((U + V)/2) t_{f, 1−α/2},    f = (n − 1) (U + V)²/(U² + V²)
 
-Where 4 searches or more are paired, either of two tests may find the difference (see `ranking`), so what stands for S t
-is the smaller one of two limits. Both come from the variances and the covariance of n pairs that are not alike, of
-which 20,000 are drawn (Wishart, by Bartlett's decomposition).
+The mean is that over 20,000 draws of U, V and the variances of the other arms, the same for every n. Where 4 searches
+or more are paired, either of two tests may find the difference, so L is the smaller one of two limits; the covariance
+of n pairs that are not alike is drawn too (Wishart, by Bartlett's decomposition).
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PAIRED_FROM",
     "PAIRED_SHARE",
+    "SHARE_OF_ARMS",
     "detectable_by_searches",
     "detectable_difference",
     "detectable_in_spreads",
@@ -47,11 +47,11 @@ __all__ = [
 ]
 
 _LARGEST = 10**12  # values an arm; a difference that takes more is none
-_NODES = 400  # of each integral, at the middles of parts of equal probability
 _MANY = 200  # searches from which both tests have the same power to four digits
-_DRAWN = 20_000  # covariances
+_DRAWN = 20_000  # variances of two arms
 PAIRED_FROM = 4  # searches an arm; of fewer the differences within a search show too little of how they vary
 PAIRED_SHARE = 0.6  # of the level, at which each of two tests is made where searches are paired
+SHARE_OF_ARMS = 0.3  # of the variance between searches pooled over all arms, as a floor under that of one
 
 
 def level_of_a_pair(arms: int, level: float) -> float:
@@ -68,7 +68,9 @@ def level_of_a_pair(arms: int, level: float) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def detectable_by_searches(searches: int, alpha: float, power: float = 0.8, *, paired: bool = False) -> float:
+def detectable_by_searches(
+    searches: int, alpha: float, power: float = 0.8, *, paired: bool = False, arms: int = 2, floor: float = 0.0
+) -> float:
     """The difference that the test of `rank` finds with probability `power`, in standard deviations between searches.
 
     Args:
@@ -76,6 +78,8 @@ def detectable_by_searches(searches: int, alpha: float, power: float = 0.8, *, p
         alpha: Level of the two-sided test.
         power: Probability of finding it.
         paired: Whether both arms have the same seeds, which are not alike: of those that are, it finds less.
+        arms: Of the study, over which the variance is pooled; `alpha` is that of one pair.
+        floor: The least variance that the seeds of re-runs admit, in variances between searches, from 0 to 1.
     """
     paired = paired and searches >= PAIRED_FROM
     if searches < 2 or searches > _MANY:
@@ -83,7 +87,7 @@ def detectable_by_searches(searches: int, alpha: float, power: float = 0.8, *, p
     check_fraction(alpha, "alpha")
     check_fraction(power, "power")
     functions = scipy("special", "the power of Welch's t")
-    limits = _limits_in_pairs(searches, alpha) if paired else _limits(searches, alpha)
+    limits = _limits(searches, alpha, paired, arms, floor)
     low, high = 0.0, float(limits.max()) + 10.0
     while high - low > 1e-6 * high:
         middle = (low + high) / 2
@@ -94,25 +98,30 @@ def detectable_by_searches(searches: int, alpha: float, power: float = 0.8, *, p
     return high * math.sqrt(2 / searches)
 
 
-def _limits(searches: int, alpha: float) -> NDArray[np.float64]:
-    """What a difference must exceed, in standard errors, over all shares and sums of the variances of two arms."""
-    functions = scipy("special", "the power of Welch's t")
-    middles = (np.arange(_NODES) + 0.5) / _NODES
-    share = functions.betaincinv((searches - 1) / 2, (searches - 1) / 2, middles / 2)  # by symmetry below one half
-    critical = functions.stdtrit((searches - 1) / (share**2 + (1 - share) ** 2), 1 - alpha / 2)
-    spread = np.sqrt(functions.chdtri(2 * searches - 2, middles) / (2 * searches - 2))
-    return spread[:, None] * critical
-
-
-def _limits_in_pairs(searches: int, alpha: float) -> NDArray[np.float64]:
-    """Likewise of two tests, of which either one may find it."""
+def _limits(searches: int, alpha: float, paired: bool, arms: int, floor: float) -> NDArray[np.float64]:
+    """What a difference must exceed to be found, in standard errors of equal arms of variance 1: one a draw."""
     functions = scipy("special", "the power of Student's t")
-    draw, freedom, tail = np.random.default_rng(0), searches - 1, 1 - alpha * PAIRED_SHARE / 2
-    first, mixed = np.sqrt(draw.chisquare(freedom, _DRAWN)), draw.normal(size=_DRAWN)
-    u, v, both = first**2 / freedom, (mixed**2 + draw.chisquare(freedom - 1, _DRAWN)) / freedom, first * mixed / freedom
-    welch = np.sqrt((u + v) / 2) * functions.stdtrit(freedom * (u + v) ** 2 / (u**2 + v**2), tail)
-    in_pairs = np.sqrt((u + v - 2 * both) / 2) * functions.stdtrit(freedom, tail)
-    return np.minimum(welch, in_pairs)
+    freedom, tail = searches - 1, 1 - (alpha * PAIRED_SHARE if paired else alpha) / 2
+    u, v, both, pooled = _variances(searches, arms)
+    least = np.maximum(SHARE_OF_ARMS * pooled, floor)
+    x, y = np.maximum(u, least), np.maximum(v, least)
+    welch = np.sqrt((x + y) / 2) * functions.stdtrit(freedom * (x + y) ** 2 / (x**2 + y**2), tail)
+    if not paired:
+        return welch
+    return np.minimum(welch, np.sqrt((u + v - 2 * both) / 2) * functions.stdtrit(freedom, tail))
+
+
+@functools.lru_cache(maxsize=32)
+def _variances(searches: int, arms: int) -> tuple[NDArray[np.float64], ...]:
+    """Draws of the variances of two arms, of their covariance, and of the variance pooled over all arms."""
+    functions = scipy("special", "the quantiles of chi-square")
+    draw, freedom = np.random.default_rng(0), searches - 1
+    first, rest, others = draw.random((3, _DRAWN))
+    mixed = draw.normal(size=_DRAWN)  # of the second arm, along the first one's deviations from its mean
+    u = functions.chdtri(freedom, first) / freedom
+    v = (mixed**2 + (functions.chdtri(freedom - 1, rest) if freedom > 1 else 0.0)) / freedom
+    more = functions.chdtri((arms - 2) * freedom, others) / freedom if arms > 2 else 0.0
+    return u, v, np.sqrt(u / freedom) * mixed, (u + v + more) / arms
 
 
 def detectable_in_spreads(values: int, alpha: float, power: float = 0.8) -> float:
@@ -154,7 +163,7 @@ def searches_needed(
         raise ConfigurationError(f"a comparison takes at least two arms, got {arms!r}")
     level = level_of_a_pair(arms, alpha)
     found = max(2, seeds_needed(difference, sd, alpha=level, power=power))  # Welch's t needs a few more
-    while sd * detectable_by_searches(found, level, power, paired=paired) > difference:
+    while sd * detectable_by_searches(found, level, power, paired=paired, arms=arms) > difference:
         found += 1
     return found
 

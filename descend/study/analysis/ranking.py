@@ -7,10 +7,20 @@ of the spread between searches. With s searches an arm, medians x and y, and m p
 
     t = (mean x - mean y) / sqrt((U + V)/s)                 Welch's t, Holm over the m pairs; its degrees of freedom are
                                                             Satterthwaite's (s - 1)(U + V)^2 / (U^2 + V^2)
-    U, V                                                    variance between searches of each arm, at least g^2/12
-    g                                                       the step in which scores are counted, where they are: ties
-                                                            of rounded scores have no spread, and are no certainty
+    U, V                                                    variance between searches of each arm, at least the floors
     P(better > worse) = 1 - p/2                             posterior of the mean difference under a flat prior
+
+Two or three searches may end close together by chance, and then a small difference would look certain. What else is
+known of their spread sets three floors under U and V:
+
+    g^2/12                  g is the step in which scores are counted, where they are: ties of rounded scores have no
+                            spread, and are no certainty
+    3/10 of P               P is the variance between searches pooled over all arms of the study
+    pi/8 of s^2/n           the n re-runs of a search vary by s^2 about their own mean: a median of normal ones has a
+                            variance of pi/2 s^2/n from its seeds alone, one of heavy tails down to a fifth of that
+
+They are weak on purpose: arms may scatter very unequally. A floor also gives the test more degrees of freedom, so that
+it errs less and finds more; docs/ranking.md has a table of what other choices do.
 
 Search number i of every arm may have the same seeds and, in equal spaces, the same points. Then differences within a
 search vary less than the arms do if the luck of one arm is that of the other, and more where it is the contrary. From 4
@@ -34,9 +44,8 @@ than one of which none did, unless some arm had searches of both kinds, so that 
 
 Arms of unequal spread are common, since one optimizer is harder to tune than another. Student's t with a pooled
 variance would call one of two equal arms better in 9 % of studies of two searches where one scatters four times as
-wide; Welch's holds its level, and finds less with two or three searches. A prior on the spread would find more with
-them, and would call too much better where it is wrong; `benchmarks/ranking.py` makes the tables of what this rule finds
-and how often it errs.
+wide; Welch's holds its level, and finds less with two or three searches. `benchmarks/ranking.py` makes the tables of
+what this rule finds and how often it errs.
 
 Sources: Welch 1947; Satterthwaite 1946; Schuirmann 1987; Holm 1979; Mann and Whitney 1947; variance of rounding,
 Sheppard 1898; the difference between trial and study variance is that of the Deep Learning Tuning Playbook.
@@ -55,7 +64,13 @@ import numpy as np
 from descend.errors import ConfigurationError, Refused
 from descend.study.analysis.intervals import Interval, compare_successes, holm, median
 from descend.study.analysis.optional_scipy import scipy
-from descend.study.analysis.power import PAIRED_FROM, PAIRED_SHARE, detectable_by_searches, level_of_a_pair
+from descend.study.analysis.power import (
+    PAIRED_FROM,
+    PAIRED_SHARE,
+    SHARE_OF_ARMS,
+    detectable_by_searches,
+    level_of_a_pair,
+)
 from descend.study.analysis.values import check_fraction
 
 if TYPE_CHECKING:
@@ -78,6 +93,7 @@ __all__ = [
 ]
 
 LEVEL = 0.05
+SHARE_OF_SEEDS = 1 / 4  # of the variance that seeds alone give a median of normal values, as a floor
 _RELATIVE_ROUNDING = 1e-9  # of two scores that are the same number to the digits that count
 
 
@@ -212,10 +228,13 @@ def rank(
     order = tuple(sorted(medians, key=lambda name: -_mean(medians[name])))
     reasons = _reasons(medians, tunings)
     step = resolution([value for searches in reruns.values() for values in searches for value in values])
-    pairs = _pairs(reruns, medians, step, level, reasons, paired)
+    by_seeds = {name: SHARE_OF_SEEDS * _variance_by_seeds(searches) for name, searches in reruns.items()}
+    pooled = SHARE_OF_ARMS * _pooled([*medians.values()], step)
+    floors = {name: max(step**2 / 12, pooled, least) for name, least in by_seeds.items()}
+    pairs = _pairs(reruns, medians, floors, step, level, reasons, paired)
     if margin is not None:
-        pairs = _with_equivalence(pairs, medians, margin, step, level, reasons, paired)
-    detectable, interval = _detectable(medians, step, level_of_a_pair(len(reruns), level), paired)
+        pairs = _with_equivalence(pairs, medians, floors, margin, step, level, reasons, paired)
+    detectable, interval = _detectable(medians, float(np.mean([*by_seeds.values()])), step, level, paired)
     return Ranking(any(pair.ranked for pair in pairs), pairs, order, detectable, tuple(reasons), interval, margin)
 
 
@@ -230,6 +249,24 @@ def resolution(values: Sequence[float]) -> float:
     rounding = _RELATIVE_ROUNDING * np.maximum(np.abs(finite[1:]), np.abs(finite[:-1]))
     apart = gaps[gaps > rounding]
     return float(apart.min()) if 0 < len(apart) < len(gaps) else 0.0
+
+
+def _variance_by_seeds(searches: Sequence[Sequence[float]]) -> float:
+    """What the seeds of its re-runs add to the variance of a median, as of normal values; 0 where it does not show."""
+    finite = [[value for value in values if math.isfinite(value)] for values in searches]
+    with np.errstate(over="ignore"):
+        some = [float(np.var(values, ddof=1)) / len(values) for values in finite if len(values) > 1]
+    found = math.pi / 2 * float(np.mean(some)) if some else 0.0
+    return found if math.isfinite(found) else 0.0
+
+
+def _pooled(medians: Sequence[Sequence[float]], step: float) -> float:
+    """The variance between searches over all arms with two of them and none that failed; at least g²/12."""
+    arms = [np.asarray(searches) for searches in medians if len(searches) > 1 and np.isfinite(searches).all()]
+    freedom = sum(len(searches) - 1 for searches in arms)
+    with np.errstate(over="ignore"):
+        squares = sum(float(((searches - searches.mean()) ** 2).sum()) for searches in arms)
+    return max(squares / freedom, step**2 / 12) if freedom else 0.0
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -255,6 +292,7 @@ def _reasons(medians: Mapping[str, Sequence[float]], tunings: Mapping[str, Tunin
 def _pairs(
     reruns: Mapping[str, Sequence[Sequence[float]]],
     medians: Mapping[str, Sequence[float]],
+    floors: Mapping[str, float],
     step: float,
     level: float,
     reasons: Sequence[str],
@@ -264,7 +302,15 @@ def _pairs(
     ahead = [(a, b) if _mean(medians[a]) >= _mean(medians[b]) else (b, a) for a, b in names]
     by_chance = any(0 < np.isinf(searches).sum() < len(searches) for searches in medians.values())
     tests = [
-        _test(reruns[a], reruns[b], medians[a], medians[b], level / len(names), step, paired, by_chance)
+        _test(
+            (reruns[a], reruns[b]),
+            (medians[a], medians[b]),
+            (floors[a], floors[b]),
+            level / len(names),
+            step,
+            paired,
+            by_chance,
+        )
         for a, b in ahead
     ]
     adjusted = holm([test.p for test in tests])
@@ -284,34 +330,38 @@ class _Test:
 
 
 def _test(
-    better: Sequence[Sequence[float]],
-    worse: Sequence[Sequence[float]],
-    medians_better: Sequence[float],
-    medians_worse: Sequence[float],
+    reruns: tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]],
+    medians: tuple[Sequence[float], Sequence[float]],
+    floors: tuple[float, float],
     level: float,
     step: float,
     paired: bool,
     by_chance: bool,
 ) -> _Test:
     """Compare two arms, the one that is ahead first; whether searches of this study fail by chance."""
-    if min(len(medians_better), len(medians_worse)) < 2:
+    if min(map(len, medians)) < 2:
         return _Test(1.0, None, "")
-    if math.isfinite(sum(medians_better) + sum(medians_worse)):
-        found = compare_searches(medians_better, medians_worse, level, step, paired=paired)
-        both = paired and len(medians_better) >= PAIRED_FROM
+    if math.isfinite(sum(medians[0]) + sum(medians[1])):
+        found = compare_searches(*medians, level, step, paired=paired, floors=floors)
+        both = paired and len(medians[0]) >= PAIRED_FROM
         return _Test(*found, "by Welch's t and t in pairs over searches" if both else "by Welch's t over searches")
-    good = [math.isfinite(value) for values in better for value in values]
-    bad = [math.isfinite(value) for values in worse for value in values]
+    good, bad = ([math.isfinite(value) for values in arm for value in values] for arm in reruns)
     if all(good) and not any(bad) and not by_chance:
         return _Test(compare_successes(len(good), len(good), 0, len(bad)), None, _ALL_FAILED)
-    return _Test(compare_ranks(medians_better, medians_worse), None, "by their ranks, since re-runs failed")
+    return _Test(compare_ranks(*medians), None, "by their ranks, since re-runs failed")
 
 
 _ALL_FAILED = "every re-run of the worse one failed"
 
 
 def compare_searches(
-    a: Sequence[float], b: Sequence[float], level: float, step: float = 0.0, *, paired: bool = False
+    a: Sequence[float],
+    b: Sequence[float],
+    level: float,
+    step: float = 0.0,
+    *,
+    paired: bool = False,
+    floors: tuple[float, float] | None = None,
 ) -> tuple[float, Interval | None]:
     """Welch's t for one number a search; of 4 or more that are paired, the more certain of this and of t in pairs.
 
@@ -321,12 +371,13 @@ def compare_searches(
         level: One minus the confidence of the interval.
         step: Resolution of the numbers: their variance is at least step²/12.
         paired: Whether number i of both belongs to the same seeds.
+        floors: The least variance between searches of each arm; from these two arms and the step alone where None.
 
     Returns:
         The two-sided p-value and the interval of mean(a) − mean(b). p is 1 and there is no interval where an arm has a
         single search or a search failed; equal numbers have p = 1.
     """
-    found = _difference(a, b, step, paired)
+    found = _difference(a, b, step, paired, floors)
     if found is None:
         return 1.0, None
     difference, spreads = found
@@ -342,7 +393,13 @@ def compare_searches(
 
 
 def compare_within(
-    a: Sequence[float], b: Sequence[float], margin: float, step: float = 0.0, *, paired: bool = False
+    a: Sequence[float],
+    b: Sequence[float],
+    margin: float,
+    step: float = 0.0,
+    *,
+    paired: bool = False,
+    floors: tuple[float, float] | None = None,
 ) -> float:
     """The p-value of the hypothesis that two arms differ by `margin` or more: Schuirmann's two one-sided t tests.
 
@@ -352,11 +409,12 @@ def compare_within(
         margin: Above 0.
         step: As in `compare_searches`.
         paired: Likewise.
+        floors: Likewise.
 
     Returns:
         The larger of both; 1 where an arm has a single search or a search failed.
     """
-    found = _difference(a, b, step, paired)
+    found = _difference(a, b, step, paired, floors)
     if found is None:
         return 1.0
     difference, spreads = found
@@ -369,7 +427,7 @@ def compare_within(
 
 
 def _difference(
-    a: Sequence[float], b: Sequence[float], step: float, paired: bool
+    a: Sequence[float], b: Sequence[float], step: float, paired: bool, floors: tuple[float, float] | None
 ) -> tuple[float, list[tuple[float, float]]] | None:
     """mean(a) − mean(b), and the standard error and degrees of freedom of each test; None without these.
 
@@ -379,8 +437,10 @@ def _difference(
     if min(len(x), len(y)) < 2 or not (np.isfinite(x).all() and np.isfinite(y).all()):
         return None
     paired = paired and len(x) == len(y) >= PAIRED_FROM
+    if floors is None:
+        floors = (max(step**2 / 12, SHARE_OF_ARMS * _pooled((a, b), step)),) * 2
     with np.errstate(over="ignore"):
-        u, v = (max(float(one.var(ddof=1)), step**2 / 12) / len(one) for one in (x, y))
+        u, v = (max(float(one.var(ddof=1)), least) / len(one) for one, least in zip((x, y), floors, strict=True))
         w = max(float((x - y).var(ddof=1)), step**2 / 6) / len(x) if paired else 0.0
     if not math.isfinite(u + v + w):
         return None
@@ -441,6 +501,7 @@ def _pair(
 def _with_equivalence(
     pairs: Sequence[Pair],
     medians: Mapping[str, Sequence[float]],
+    floors: Mapping[str, float],
     margin: float,
     step: float,
     level: float,
@@ -448,7 +509,17 @@ def _with_equivalence(
     paired: bool,
 ) -> tuple[Pair, ...]:
     adjusted = holm(
-        [compare_within(medians[pair.better], medians[pair.worse], margin, step, paired=paired) for pair in pairs]
+        [
+            compare_within(
+                medians[pair.better],
+                medians[pair.worse],
+                margin,
+                step,
+                paired=paired,
+                floors=(floors[pair.better], floors[pair.worse]),
+            )
+            for pair in pairs
+        ]
     )
     return tuple(
         replace(pair, p_equivalent=p, equivalent=p <= level and not reasons)
@@ -457,23 +528,32 @@ def _with_equivalence(
 
 
 def _detectable(
-    medians: Mapping[str, Sequence[float]], step: float, level: float, paired: bool
+    medians: Mapping[str, Sequence[float]], by_seeds: float, step: float, level: float, paired: bool
 ) -> tuple[float | None, Interval | None]:
     """From the spread between the searches of an arm, pooled over arms, with an interval for this spread.
 
     Of paired searches as if they were not alike, since how alike they are shows in few of them no better than by
-    chance; where they are, such a difference is found more often.
+    chance; where they are, such a difference is found more often. `by_seeds` is the mean floor that re-runs set.
     """
-    finite = [np.asarray(searches) for searches in medians.values() if np.isfinite(searches).all()]
+    finite = [searches for searches in medians.values() if np.isfinite(searches).all()]
     freedom = sum(len(searches) - 1 for searches in finite)
     searches = min(map(len, medians.values()))
     if freedom < 1 or searches < 2:
         return None, None
-    squares = max(sum(float(((one - one.mean()) ** 2).sum()) for one in finite), freedom * step**2 / 12)
+    variance = _pooled(finite, step)
     functions = scipy("special", "the quantiles of chi-square")
-    factor = detectable_by_searches(searches, level, paired=paired)
-    low, high = (factor * math.sqrt(squares / float(functions.chdtri(freedom, tail))) for tail in (0.05, 0.95))
-    return factor * math.sqrt(squares / freedom), Interval(low, high)
+    arms = len(medians)
+    factor = detectable_by_searches(
+        searches,
+        level_of_a_pair(arms, level),
+        paired=paired,
+        arms=arms,
+        floor=round(20 * min(1.0, by_seeds / variance)) / 20 if variance else 0.0,
+    )
+    low, high = (
+        factor * math.sqrt(variance * freedom / float(functions.chdtri(freedom, tail))) for tail in (0.05, 0.95)
+    )
+    return factor * math.sqrt(variance), Interval(low, high)
 
 
 Verdict = Literal[

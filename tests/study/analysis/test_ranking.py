@@ -174,13 +174,53 @@ def _spread(searches):
     return x / np.linalg.norm(x)
 
 
-@pytest.mark.parametrize("b", [[2.0, 2.3, 1.9], [2.0, 9.0, 1.9, 4.0]])
-def test_the_test_between_searches_is_welchs(b):
-    a = [1.0, 1.4, 1.2]
+def test_the_test_between_searches_is_welchs():
+    a, b = [1.0, 1.4, 1.2], [2.0, 2.3, 1.9, 2.1]
     theirs = scipy.stats.ttest_ind(a, b, equal_var=False)
     p, interval = compare_searches(a, b, 0.05)
     assert p == pytest.approx(theirs.pvalue, rel=1e-9)
     assert interval == pytest.approx(theirs.confidence_interval(0.95), rel=1e-9)
+
+
+def test_an_arm_of_little_spread_has_three_tenths_of_the_pooled_variance():
+    """b scatters 80 times as wide; with three arms the third one counts too, at its degrees of freedom."""
+    arms = {"a": [1.0, 1.4, 1.2], "b": [2.0, 9.0, 1.9, 4.0], "c": [0.0, 0.1]}
+    variances = {name: np.var(values, ddof=1) for name, values in arms.items()}
+    for names in ("ab", "abc"):
+        freedom = sum(len(arms[name]) - 1 for name in names)
+        floor = 0.3 * sum((len(arms[name]) - 1) * variances[name] for name in names) / freedom
+        assert variances["a"] < floor < variances["b"]
+        pair = rank({name: [[value] for value in arms[name]] for name in names}).pairs[0]
+        theirs = scipy.stats.ttest_ind_from_stats(
+            np.mean(arms["a"]), math.sqrt(floor), 3, np.mean(arms["b"]), math.sqrt(variances["b"]), 4, equal_var=False
+        )
+        assert 2 * (1 - pair.probability) == pytest.approx(theirs.pvalue, rel=1e-9)  # before Holm
+
+
+def test_the_scatter_of_seeds_is_a_floor_under_the_spread_of_searches():
+    """All searches end at one median by chance, though their seeds scatter: a quarter of π/2 s²/n remains."""
+    values = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
+    runs = {"a": [[*values], [*values]], "b": [[*values + 3], [*values + 3]]}
+    floor = math.pi / 8 * 2.5 / 5
+    theirs = scipy.stats.ttest_ind_from_stats(3.0, math.sqrt(floor), 2, 0.0, math.sqrt(floor), 2, equal_var=False)
+    (pair,) = rank(runs, margin=5.0).pairs
+    assert pair.p == pytest.approx(theirs.pvalue)
+    assert pair.p_equivalent == pytest.approx(scipy.stats.t.sf(2 / math.sqrt(floor), 2))
+    scattered = {name: [[*searches, -math.inf, math.inf] for searches in own] for name, own in runs.items()}
+    assert rank(scattered).pairs[0].p == pytest.approx(pair.p)  # failures have no variance
+    alone = rank({name: [[np.median(searches)] for searches in own] for name, own in runs.items()})
+    assert alone.pairs[0].p != pytest.approx(pair.p)  # one re-run shows no scatter of seeds
+
+
+@pytest.mark.parametrize("arms", [3, 8])
+def test_searches_that_end_in_one_of_two_narrow_modes_are_not_ranked(arms):
+    """Without floors 9 % of studies of 8 arms and 3 searches would be: all of one arm in one mode by chance."""
+    draw = np.random.default_rng(17)
+    claims = 0
+    for _ in range(400):
+        modes = draw.choice([-1.0, 1.0], (arms, 3, 1)) + 0.05 * draw.normal(size=(arms, 3, 3))
+        claims += rank({str(number): own.tolist() for number, own in enumerate(modes)}).ranked
+    assert claims <= 37  # 5 % of 400, and four standard deviations
 
 
 def test_one_search_does_not_rank():
