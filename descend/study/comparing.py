@@ -77,16 +77,13 @@ def compare(
 
         result = descend.compare(
             make_model, nn.CrossEntropyLoss(), {"train": (x, y), "validation": (x_valid, y_valid)},
-            arms=["nesterov", "Adam", "LAMB"], batch_size=64, steps=300, trials=16, seeds=10,
-        )
+            arms=["nesterov", "Adam", "LAMB"], batch_size=64, steps=300, trials=16, seeds=10)
         print(result.verdict)
-        result.report("report.html")
 
     Args:
         model: Returns a new module; or a module, whose layers are reset for each trial.
         loss: As for `descend.fit`.
-        data: `{"train": ..., "validation": ..., "test": ...}`, what `descend.data.split` returns, or the training data,
-            of which a fifth is held out.
+        data: `{"train": ..., "validation": ..., "test": ...}`, or the training data, of which a fifth is held out.
         arms: By name: an `Arm`, a rule's name, a torch optimizer class, or a table; or just names of rules.
         batch_size: Samples of an update; each of several is a comparison of its own.
         steps: Updates of a trial.

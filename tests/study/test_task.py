@@ -202,7 +202,7 @@ def test_columns_of_a_file_are_one_input_and_the_target_is_named_or_the_readers(
         of_file(chosen, validation=chosen),
     ):
         assert torch.equal(task.train[0], columns)
-        assert task.train[0].dtype == torch.float32  # whole numbers in the file, and the weights are float32
+        assert task.train[0].dtype == torch.float32  # the file has integers, the weights are float32
         assert torch.equal(task.train[1], price)
 
 
