@@ -1,4 +1,4 @@
-"""descend: trains neural networks by first-order descent at any batch size, and says who deserves the credit.
+"""descend: trains neural networks by first-order descent at any batch size, and compares optimizers on equal terms.
 
     result = descend.run(trainer, model, descend.zoo.digits(), descend.SGD(learn_rate=0.1, momentum=0.9))
 
@@ -187,7 +187,8 @@ def _hint(name: str) -> str:
     if name.startswith("_"):
         return ""
     if name.lower() in (rules := importlib.import_module("descend.rule_index").rules()):
-        return f"; the optimizer for torch loops is descend.optim.{rules[name.lower()].name}"
+        ours = f"descend.optim.{rules[name.lower()].name}"
+        return f"; it is {ours}, and for fit optimizer=functools.partial({ours}, lr=...)"
     if name in _CALLED_HERE:
         return f"; did you mean '{_CALLED_HERE[name]}'?"
     known, bare = __dir__(), name.removeprefix("Callback")  # as LBANN calls them

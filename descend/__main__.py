@@ -45,7 +45,7 @@ _SYNONYMS = {
     "onnx": "export",
     "dashboard": "view",
     "serve": "view",
-    "compare": "view",
+    "compare": "study run",
 }
 
 
@@ -53,7 +53,7 @@ class _Commands(CommandGroup):
     synonyms = MappingProxyType(_SYNONYMS)
 
 
-TRAIN, LOOK, AFTER, CHOOSE = "Train", "Look before training", "Look at runs, take weights away", "Choose an optimizer"
+TRAIN, LOOK, AFTER, CHOOSE = "Train", "Inspect before training", "Inspect runs, export weights", "Choose an optimizer"
 
 app = typer.Typer(
     name="descend",
@@ -133,7 +133,11 @@ ProcsPerTrainer = Annotated[
 _CONTINUING = "--show-changes, --reset-optimizer, --weights-only"
 
 
-@app.command(rich_help_panel=TRAIN, short_help="Train the model of FILE, a prototext, and test it.")
+@app.command(
+    rich_help_panel=TRAIN,
+    short_help="Train the model of FILE, a prototext, and test it.",
+    epilog="Example: descend run lenet.prototext --run-dir runs/first",
+)
 def run(
     files: PrototextFiles,
     run_dir: Annotated[Path | None, typer.Option(help="A new or empty directory for the results.")] = None,
@@ -189,10 +193,16 @@ def run(
             _print(summary(one))
 
 
-@app.command(rich_help_panel=TRAIN, short_help="Go on with a run from its newest good checkpoint.")
+@app.command(
+    rich_help_panel=TRAIN,
+    short_help="Resume a run from its newest good checkpoint.",
+    epilog="Example: descend resume runs/first",
+)
 def resume(
-    run_dir: Annotated[Path, typer.Argument(help="The directory of the run.")],
-    file: Annotated[Path | None, typer.Argument(help="A changed experiment; by default the one in RUN_DIR.")] = None,
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of the run.")],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A changed experiment; by default the one in RUN_DIR.")
+    ] = None,
     show_changes: ShowChanges = False,
     reset_optimizer: ResetOptimizer = False,
     weights_only: WeightsOnly = False,
@@ -238,11 +248,14 @@ def _show_changes(experiment: Experiment, run_dir: Path, reset_optimizer: bool) 
 @app.command(
     rich_help_panel=TRAIN,
     short_help="Train on several ranks of this machine.",
+    epilog="Example: descend launch --ranks 4 train.py",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def launch(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="A prototext or a Python script; the rest are its arguments.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A prototext or a Python script; the rest are its arguments.")
+    ],
     ranks: Annotated[int, typer.Option(min=1, help="Processes on this machine, data parallel.")] = 1,
     restarts: Annotated[int, typer.Option(min=0, help="Restart all of them up to N times when one fails.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, print the command, start nothing.")] = False,
@@ -333,7 +346,11 @@ def _check_for_ranks(file: Path, ranks: int) -> None:
         )
 
 
-@app.command(rich_help_panel=LOOK, short_help="Predict the step time on many ranks.")
+@app.command(
+    rich_help_panel=LOOK,
+    short_help="Predict the step time on many ranks.",
+    epilog="Example: descend plan lenet.prototext --ranks 8..4096 --latency-us 2",
+)
 def plan(
     file: PrototextFile,
     ranks: Annotated[str, typer.Option(help="A number, several as in 1,2,4, or a doubling range.")] = "1..64",
@@ -357,7 +374,11 @@ def plan(
     _print(forecast_table(profile_of(experiment), network, size, counts))
 
 
-@app.command(rich_help_panel=LOOK, short_help="Layers of FILE: shapes, parameters, memory; a drawing.")
+@app.command(
+    rich_help_panel=LOOK,
+    short_help="Layers of FILE: shapes, parameters, memory; a drawing.",
+    epilog="Example: descend show lenet.prototext --batch-size 64 --picture lenet.svg",
+)
 def show(
     file: PrototextFile,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples; by default the file's mini-batch.")] = None,
@@ -382,7 +403,7 @@ def show(
 
 @app.command(rich_help_panel=AFTER, short_help="Draw the lineage of models in a tournament.")
 def lineage(
-    run_dir: Annotated[Path, typer.Argument(help="The directory of a run with several trainers.")],
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run with several trainers.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write, .svg or .html.")] = Path(
         "lineage.svg"
     ),
@@ -396,7 +417,7 @@ def lineage(
 
 @app.command(rich_help_panel=AFTER, short_help="Write the page report.html of a run or study.")
 def report(
-    directory: Annotated[Path, typer.Argument(help="Of a run or a study, finished or under way.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Of a run or a study, finished or under way.")],
 ) -> None:
     """Write the page report.html of a run or study.
 
@@ -417,7 +438,11 @@ def report(
     _print(write_run_page(directory))
 
 
-@app.command(rich_help_panel=AFTER, short_help="Runs and studies in a browser, live, side by side.")
+@app.command(
+    rich_help_panel=AFTER,
+    short_help="Runs and studies in a browser, live, side by side.",
+    epilog="Example: descend view runs/first runs/second --browser",
+)
 def view(
     directories: Annotated[
         list[Path],
@@ -446,10 +471,14 @@ def view(
     serve(shown, port, ready)
 
 
-@app.command(rich_help_panel=AFTER, short_help="Write a model to ONNX with the weights of a run.")
+@app.command(
+    rich_help_panel=AFTER,
+    short_help="Write a model to ONNX with the weights of a run.",
+    epilog="Example: descend export lenet.prototext lenet.onnx --weights runs/first",
+)
 def export(
     file: PrototextFile,
-    to: Annotated[Path, typer.Argument(help="The ONNX file to write.")],
+    to: Annotated[Path, typer.Argument(metavar="TO", help="The ONNX file to write.")],
     weights: Annotated[Path | None, typer.Option(help="A run's directory, or one of its checkpoints.")] = None,
     output: Annotated[list[str] | None, typer.Option(help="A layer that is an output of the ONNX model.")] = None,
 ) -> None:
@@ -464,7 +493,7 @@ def export(
     _print(f"written to {save(experiment.model, to, weights, fields=fields, outputs=output or None)}")
 
 
-@app.command(rich_help_panel=TRAIN, short_help="Train LeNet on handwritten digits that ship along.")
+@app.command(rich_help_panel=TRAIN, short_help="Train LeNet on bundled handwritten digits.")
 def demo(
     fashion_mnist: Annotated[
         bool, typer.Option("--fashion-mnist", help="Fashion-MNIST instead of the digits.")
@@ -481,9 +510,15 @@ def demo(
     _print(summary(run_experiment(*parts, run_dir=run_dir)))
 
 
-@app.command(rich_help_panel=LOOK, short_help="Fields, ranges, classes and problems of data.")
+@app.command(
+    rich_help_panel=LOOK,
+    short_help="Fields, ranges, classes and problems of data.",
+    epilog="Example: descend data train.csv --test test.csv -o label=kind --check",
+)
 def data(
-    source: Annotated[str, typer.Argument(help="A file, a folder or a pattern, as descend.data.read takes them.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A file, a folder or a pattern, as descend.data.read takes them.")
+    ],
     validate: Annotated[str | None, typer.Option(help="Data of the role 'validate', compared with SOURCE.")] = None,
     test: Annotated[str | None, typer.Option(help="Data of the role 'test', compared with SOURCE.")] = None,
     option: Annotated[
@@ -539,9 +574,15 @@ def explain(
     write(str(explained), [explained.table, "", *explained.remarks])
 
 
-@app.command(rich_help_panel=CHOOSE, short_help="List the optimizers, or describe one with equations.")
+@app.command(
+    rich_help_panel=CHOOSE,
+    short_help="List the optimizers, or describe one with equations.",
+    epilog="Example: descend optimizers LAMB",
+)
 def optimizers(
-    name: Annotated[str | None, typer.Argument(help="An optimizer; prints its equations, options and sources.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="An optimizer; prints its equations, options and sources.")
+    ] = None,
 ) -> None:
     """List the optimizers with their defaults, or describe one."""
     from descend.rule_index import describe, format_list, rule_table
@@ -552,10 +593,16 @@ def optimizers(
         _print(describe(name))
 
 
-@app.command(rich_help_panel=CHOOSE, short_help="Check any torch optimizer against its published rule.")
+@app.command(
+    rich_help_panel=CHOOSE,
+    short_help="Check any torch optimizer against its published rule.",
+    epilog="Example: descend conformance torch.optim:Adam lr=0.01",
+)
 def conformance(
-    target: Annotated[str, typer.Argument(help="module:Class, or a module for all of its optimizers.")],
-    more: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="As --args.")] = None,
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="module:Class, or a module for all of its optimizers.")
+    ],
+    more: Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE", help="As --args.")] = None,
     args: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An argument for the class.")] = None,
     rule: Annotated[str | None, typer.Option(help="The published rule that it should follow.")] = None,
 ) -> None:

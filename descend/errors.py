@@ -206,7 +206,9 @@ def nearest(name: str, options: Iterable[str]) -> str:
     # Case is the commonest slip, so compare without it and answer with the right spelling.
     folded = {option.casefold(): option for option in options}
     begin = [option for option in folded if len(name) > 2 and option.startswith(name.casefold())]
-    close = begin[:1] if len(begin) == 1 else difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    swapped = [option for option in folded if sorted(option) == sorted(name.casefold())]  # "adma" is adam, not adamax
+    close = begin[:1] if len(begin) == 1 else swapped[:1]
+    close = close or difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
     return f"; did you mean '{folded[close[0]]}'?" if close else ""
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["StrictKeywords", "also_takes", "canonical_names", "strict_keywords"]
 
 _NOTHING: Mapping[str, str] = {}
+_FEW = 12  # options that an error lists beside a better answer
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
 
@@ -146,15 +147,16 @@ def _refuse_unknown(
     said: Mapping[str, str] = _NOTHING,
 ) -> None:
     if unknown := [name for name in given if name not in taken]:
-        shown = ", ".join(options) or "none"
-        instead = {name: f"; {words};" for name, words in said.items()}
-        raise ConfigurationError(
-            [
-                f"{title} has no option '{name}'{instead.get(name) or nearest(name, options) or ';'} its options are "
-                f"{shown}"
-                for name in unknown
-            ]
-        )
+        raise ConfigurationError([f"{title} has no option '{name}'{_answer(name, options, said)}" for name in unknown])
+
+
+def _answer(name: str, options: list[str], said: Mapping[str, str]) -> str:
+    """What to write instead of an unknown option; all options where that is not known, or where they are few."""
+    instead = f"; {said[name]}" if name in said else nearest(name, options)
+    if instead and len(options) > _FEW:
+        return instead
+    every = f"its options are {', '.join(options) or 'none'}"
+    return f"{instead} {every}" if instead.endswith("?") else f"{instead}; {every}"
 
 
 def canonical_names(

@@ -36,6 +36,7 @@ def test_the_nearest_name_is_suggested_in_its_own_spelling():
     assert nearest("BETA2", ["beta1", "Beta2", "eps"]) == "; did you mean 'Beta2'?"
     assert nearest("learn", ["learn_rate", "momentum"]) == "; did you mean 'learn_rate'?"
     assert nearest("zzz", ["beta1"]) == ""
+    assert nearest("Adma", ["Adamax", "Adam"]) == "; did you mean 'Adam'?"  # two letters in the other order
 
 
 def test_a_table_counts_what_it_leaves_out():

@@ -36,8 +36,11 @@ def blocks(text, language):
         if blocks(text, "python")
     ],
 )
-def test_python(page, tmp_path, monkeypatch):
-    """A page says `<!-- needs: NAME -->` where it is about a library that need not be installed."""
+def test_python(page, tmp_path, monkeypatch, capsys):
+    """A page says `<!-- needs: NAME -->` where it is about a library that need not be installed.
+
+    What a block prints may follow it, in a text block after `<!-- output -->`.
+    """
     for name in re.findall(r"<!-- needs: (\w+) -->", PAGES[page]):
         pytest.importorskip(name)
     monkeypatch.chdir(tmp_path)
@@ -46,10 +49,25 @@ def test_python(page, tmp_path, monkeypatch):
     module = types.ModuleType("page")  # classes of a page say that they are from there
     monkeypatch.setitem(sys.modules, "page", module)
     try:
-        for code in blocks(PAGES[page], "python"):
+        for code, output in with_output(PAGES[page]):
+            capsys.readouterr()
             exec(compile(code, f"{page}.md", "exec", dont_inherit=True), vars(module))
+            assert without_numbers(output) in without_numbers(capsys.readouterr().out), code
     finally:
         torch.random.set_rng_state(state)
+
+
+def with_output(text):
+    """Each Python block with the output that the page shows of it, which may be empty."""
+    for part in text.split("```python\n")[1:]:
+        code, _, rest = part.partition("```")
+        shown = re.search(r"<!-- output -->\n```text\n(.*?)```", rest, re.DOTALL)
+        yield code, shown[1] if shown else ""
+
+
+def without_numbers(text):
+    """The words: the last digits, and with them the widths of columns, depend on the processor and on torch."""
+    return re.sub(r"-?\d[\d.,]*(?:e[+-]?\d+)?", "#", " ".join(text.split()))
 
 
 def lines(text):

@@ -10,6 +10,7 @@ import descend
 from descend import errors
 from descend.data.transforms import Scale
 from descend.errors import ConfigurationError
+from descend.strict_keywords import strict_keywords
 
 
 @pytest.mark.parametrize(
@@ -169,3 +170,24 @@ def test_an_option_of_a_wrong_kind_is_named_with_what_it_must_be():
 
     with pytest.raises(ZeroDivisionError):  # of a class that is not ours
         Mine(0)
+
+
+def test_all_options_are_listed_where_they_are_few_or_nothing_better_is_known():
+
+    def many(**given):
+        """Takes what its signature says."""
+
+    def few(option=None):
+        """Takes one option."""
+
+    names = [f"option_{number}" for number in range(20)]
+    many.__signature__ = inspect.Signature([inspect.Parameter(one, inspect.Parameter.KEYWORD_ONLY) for one in names])
+    many, few = strict_keywords(epochs="say stop=")(many), strict_keywords()(few)
+    for function, word, expected in (
+        (many, "option0", r"many has no option 'option0'; did you mean 'option_0'\?$"),
+        (many, "epochs", "many has no option 'epochs'; say stop=$"),
+        (many, "zzz", "many has no option 'zzz'; its options are option_0, .*option_19$"),
+        (few, "optoin", r"few has no option 'optoin'; did you mean 'option'\? its options are option$"),
+    ):
+        with pytest.raises(errors.ConfigurationError, match=expected):
+            function(**{word: 1})

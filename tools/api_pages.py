@@ -65,7 +65,7 @@ MODULES = (
 _PAGES = {
     "descend.optim": ("optimizers", "Optimizers"),
     "descend.optim.rules": ("rules", "Update rules"),
-    "descend.optim.schedules": ("schedules", "Schedules of the learning rate"),
+    "descend.optim.schedules": ("schedules", "Learning rate schedules"),
     "descend.optim.groups": ("parameter_groups", "Parameter groups"),
     "descend.graph": ("graph", "Models, weights, objective and metrics"),
     "descend.graph.kinds": ("layers", "Layers"),
@@ -84,13 +84,40 @@ _PAGES = {
     "descend.study.simulate": ("simulation", "The noisy quadratic"),
     "descend.lower": ("lowering", "Graphs as modules"),
     "descend.onnx": ("onnx", "ONNX"),
-    "descend.runtime": ("runtime", "The process of a run"),
+    "descend.runtime": ("runtime", "Runtime: device, seeds, run directory, checkpoints"),
     "descend.distributed": ("ranks", "Ranks and launchers"),
     "descend.launch": ("ranks", "Ranks and launchers"),
     "descend.launcher": ("ranks", "Ranks and launchers"),
     "descend.errors": ("errors", "Errors"),
     "descend.exit_codes": ("errors", "Errors"),
     "descend.hooks": ("other", "Other names"),
+}
+
+
+# Page of the site that says how the names of a page are used.
+_SUBJECTS = {
+    "optimizers": "/optimizers",
+    "rules": "/how-to/custom_rule",
+    "schedules": "/how-to/schedule_with_warmup",
+    "parameter_groups": "/how-to/exclude_from_decay",
+    "graph": "/tutorials/digits_to_ranks",
+    "layers": "/layers",
+    "operator_layers": "/layers",
+    "operators": "/layers",
+    "training": "/training",
+    "callbacks": "/callbacks",
+    "data": "/data",
+    "experiments": "/fit",
+    "modules": "/zoo",
+    "zoo": "/zoo",
+    "studies": "/studies",
+    "analysis": "/studies",
+    "simulation": "/studies",
+    "lowering": "/bridges",
+    "onnx": "/bridges",
+    "runtime": "/reference/run_directory",
+    "ranks": "/ranks",
+    "errors": "/checkpoints",
 }
 
 
@@ -224,11 +251,13 @@ def pages() -> dict[str, str]:
         name, title = public.page
         of_page[name].append(public)
         titles[name] = title
-    return {name: _page(titles[name], of_page[name]) for name in sorted(of_page)}
+    return {name: _page(titles[name], of_page[name], _SUBJECTS.get(name)) for name in sorted(of_page)}
 
 
-def _page(title: str, names: list[PublicName]) -> str:
+def _page(title: str, names: list[PublicName], subject: str | None) -> str:
     lines = [title, "=" * len(title), ""]
+    if subject is not None:
+        lines += [f"Names and arguments. How they are used, with examples: :doc:`{subject}`.", ""]
     homes: dict[str, list[PublicName]] = defaultdict(list)
     for public in names:
         homes[public.home].append(public)

@@ -99,7 +99,9 @@ def read(
     names = _kept(opened, fields)
     if wrong := [one for one in given.target if one not in names]:
         near = nearest(wrong[0], names)
-        raise ConfigurationError(f"read: the target '{wrong[0]}' is not a field{near}; there are {', '.join(names)}")
+        raise ConfigurationError(
+            f"read: the target '{wrong[0]}' is not a field{near or ';'} there are {', '.join(names)}"
+        )
     own: tuple[str, ...] = getattr(source, "target", ())
     kept = given.target or tuple(one for one in (*own, *getattr(opened, "target", ())) if one in names)
     optional: frozenset[str] = getattr(opened, "optional", frozenset()) if fields is None else frozenset()

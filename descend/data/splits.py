@@ -30,7 +30,10 @@ from descend.arguments import check_integer, is_integer, is_number, require, sho
 from descend.data.counter_rng import key_of
 from descend.data.description import ROLES
 from descend.data.files import FileReader, read
+from descend.data.hugging_face import is_hugging_face
 from descend.data.order import permute
+from descend.data.paths import ROLE_WORDS
+from descend.data.tensor_reader import is_array
 from descend.data.wrapped_source import WrappedSource
 from descend.errors import ConfigurationError, DataError, nearest
 from descend.strict_keywords import strict_keywords
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
 
     Ids = NDArray[np.int64]
 
-__all__ = ["SubsetSource", "is_split", "split"]
+__all__ = ["SubsetSource", "data_of_roles", "is_split", "split"]
 
 
 @strict_keywords()
@@ -108,6 +111,23 @@ def is_split(data: Any) -> bool:
     parts = cast("Mapping[Any, Any]", data)
     readers = all(hasattr(part, "read") and hasattr(part, "fields") for part in parts.values())
     return len(parts) > 0 and readers and all(role in ROLES for role in parts)
+
+
+def data_of_roles(data: Any) -> dict[str, Any] | None:
+    """The data of each role of a dictionary by roles, such as {"train": (x, y), "validation": (x, y)}.
+
+    Returns:
+        Data by "train", "validate", "test" and "tournament"; None for anything else, such as a dictionary of fields or
+        one of Hugging Face, which has its own roles.
+    """
+    if not isinstance(data, Mapping) or is_hugging_face(data):
+        return None
+    parts = cast("Mapping[Any, Any]", data)
+    roles = {name: role for role, words in ROLE_WORDS.items() for word in words for name in parts if name == word}
+    whole = [part for part in parts.values() if not is_array(part)]
+    if not roles or len(roles) < len(parts) or len(whole) < len(parts) or len({*roles.values()}) < len(parts):
+        return None
+    return {roles[name]: part for name, part in parts.items()}
 
 
 # ---- sizes

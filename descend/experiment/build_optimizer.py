@@ -18,6 +18,7 @@ from descend.leniency import Deviation, refused
 from descend.optim import Optimizer
 from descend.optim.compat import recipe_from_library
 from descend.optim.compiler.cache import obstacle
+from descend.rule_index import rules
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -160,9 +161,11 @@ def _called(optimizer: Any, named: Named) -> torch.optim.Optimizer:
             "groups, as of descend.optim.groups"
         )
     if not callable(optimizer):
+        named_here = rules().get(optimizer.lower()) if isinstance(optimizer, str) else None
+        ours = "torch.optim.SGD" if named_here is None else f"descend.optim.{named_here.name}"
         raise ConfigurationError(
             "optimizer must be a description such as descend.SGD(learn_rate=0.1), or a function such as "
-            f"functools.partial(torch.optim.SGD, lr=0.1), got {optimizer!r}"
+            f"functools.partial({ours}, lr=0.1), got {optimizer!r}"
         )
     made = _made(optimizer, named)
     if not isinstance(made, torch.optim.Optimizer):

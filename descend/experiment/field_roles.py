@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
     from descend.experiment.losses import Loss
 
-__all__ = ["TARGET_NAMES", "FieldRoles", "assign_fields", "check_fields"]
+__all__ = [
+    "TARGET_NAMES",
+    "FieldRoles",
+    "assign_fields",
+    "check_fields",
+    "checked_targets",
+    "join_columns",
+    "takes_one",
+]
 
 TARGET_NAMES = ("target", "targets", "label", "labels", "response", "responses", "y")
 
@@ -50,9 +58,7 @@ class FieldRoles:
     def call(self, module: nn.Module, values: Mapping[str, Any]) -> Any:
         """The output of a module for the inputs among `values`."""
         if self.joined:
-            types = [p.dtype for p in module.parameters() if p.is_floating_point()]
-            dtype = types[0] if types else torch.get_default_dtype()
-            return module(torch.stack([values[name].to(dtype) for name in self.inputs], dim=1))
+            return module(join_columns(module, [values[name] for name in self.inputs]))
         if self.by_name:
             return module(**{name: values[name] for name in self.inputs})
         return module(*[values[name] for name in self.inputs])
@@ -88,7 +94,7 @@ def assign_fields(
         found = ["0"]  # a single tensor is its own target, as for an autoencoder
     if not inputs:
         raise ConfigurationError(f"all fields ({', '.join(names)}) are targets, and the module needs an input")
-    joined = _takes_one(module, inputs, fields)
+    joined = takes_one(module, inputs, fields)
     by_name = not by_position and not joined and _takes(module, inputs)
     return FieldRoles(tuple(inputs), tuple(found), by_name, any("/" in name for name in fields), joined)
 
@@ -162,7 +168,14 @@ def _targets(
     return found
 
 
-def _takes_one(module: nn.Module, inputs: Sequence[str], fields: Mapping[str, Tensor]) -> bool:
+def join_columns(module: nn.Module, columns: Sequence[Tensor]) -> Tensor:
+    """Columns of a table, (n,) each, as the one input (n, columns) of a module, in the type of its weights."""
+    types = [p.dtype for p in module.parameters() if p.is_floating_point()]
+    dtype = types[0] if types else torch.get_default_dtype()
+    return torch.stack([column.to(dtype) for column in columns], dim=1)
+
+
+def takes_one(module: nn.Module, inputs: Sequence[str], fields: Mapping[str, Tensor]) -> bool:
     """Whether inputs are columns of a table, a number each, and `forward` takes one input, under another name."""
     if len(inputs) < 2 or any(name not in fields or fields[name].ndim != 1 for name in inputs):
         return False

@@ -9,7 +9,7 @@ import torch
 
 from descend.arguments import check_bool, check_instance, check_integer, require
 from descend.data.samplers import as_sampler
-from descend.data.splits import is_split
+from descend.data.splits import data_of_roles
 from descend.experiment.build import strategy_of
 from descend.experiment.field_roles import checked_targets
 from descend.experiment.population import RunOptions
@@ -36,8 +36,8 @@ class FitData:
 
     Attributes:
         data: What to train on: a torch Dataset or DataLoader, a tuple of tensors or arrays, a reader, a list of
-            batches, an iterable, or a function that returns one. See `descend.data.torch_data`. A dictionary of
-            readers by role, as `descend.data.split` makes it, has the others as well.
+            batches, an iterable, or a function that returns one. See `descend.data.torch_data`. A dictionary by
+            role, `{"train": ..., "validation": ...}` or as `descend.data.split` makes it, has the others as well.
         valid: Data to evaluate after each epoch.
         test: Data to evaluate once at the end.
         tournament: Data on which several trainers compare their models; never trained on.
@@ -69,17 +69,16 @@ class FitData:
             ConfigurationError: a role has two data sets, or nothing is there to train on.
         """
         given = {"train": self.data, "validate": self.valid, "test": self.test, "tournament": self.tournament}
-        if not is_split(self.data):
+        if (parts := data_of_roles(self.data)) is None:
             return given
-        parts: Mapping[str, Any] = self.data
         arguments = {"validate": "valid", "test": "test", "tournament": "tournament"}
         require(
             [
-                f"data has a reader for '{role}', and {name}= is given as well; remove one of them"
+                f"data has the role '{role}', and {name}= is given as well; remove one of them"
                 for role, name in arguments.items()
                 if role in parts and given[role] is not None
             ],
-            [] if "train" in parts else [f"data has readers for {', '.join(parts)} and none for 'train'"],
+            [] if "train" in parts else [f"data has the roles {', '.join(parts)} and none is 'train'"],
             where="fit",
         )
         return {**given, "train": None, **parts}

@@ -384,7 +384,7 @@ class TorchLoss(Loss):
         if self._needs_one_shape and target.shape != output.shape:
             raise DataError(
                 f"{self.kind.__name__}: the output has shape {tuple(output.shape)} and the target "
-                f"{tuple(target.shape)}; make them equal, for example with target.unsqueeze(1) or output.squeeze(1)"
+                f"{tuple(target.shape)}; make them equal, for example {_reshaped(target, output)}"
             )
         whole = not target.is_floating_point() and not target.is_complex()
         if self._takes_classes and whole:
@@ -425,6 +425,15 @@ def _chosen(output: Any) -> str:
         return "output[...]" if found is None else f"output[{found!r}]"
     found = next((name for name, part in getattr(output, "__dict__", {}).items() if isinstance(part, Tensor)), "x")
     return f"output.{found}"
+
+
+def _reshaped(target: Tensor, output: Tensor) -> str:
+    """What makes a target and an output that have as many entries equal in shape."""
+    if output.ndim == target.ndim + 1 and output.shape[-1] == 1:
+        return f"by .squeeze({output.ndim - 1}) at the end of forward, or by target.unsqueeze({target.ndim})"
+    if target.ndim == output.ndim + 1 and target.shape[-1] == 1:
+        return f"by target.squeeze({target.ndim - 1})"
+    return "by reshaping one of them"
 
 
 def _is_table(output: Tensor, target: Tensor) -> bool:

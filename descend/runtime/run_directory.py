@@ -94,10 +94,10 @@ def _create(wanted: Path, given: bool) -> Path:
         path = wanted if number == 1 else wanted.with_name(f"{wanted.name}_{number}")
         try:
             path.mkdir(parents=True, exist_ok=given and (_has_owner(path) or not _is_taken(path)))
-        except FileExistsError as error:
+        except FileExistsError:
             if given:
-                what = _describe_content(path) if path.is_dir() else "is a file"
-                raise ConfigurationError(f"run directory {path} {what}: name one that is new or empty") from error
+                what = _describe_content(path) if path.is_dir() else "is a file: name one that is new or empty"
+                raise ConfigurationError(f"run directory {path} {what}") from None
             continue
         except OSError as error:
             raise _cannot_make(path, error) from error
@@ -110,9 +110,13 @@ def _is_taken(path: Path) -> bool:
 
 
 def _describe_content(path: Path) -> str:
-    """A description of what a directory that is not empty holds."""
-    run = any((path / name).exists() for name in _OF_A_RUN)
-    return "holds another run already" if run else "is not empty"
+    """What a directory that is not empty holds, and what to do."""
+    if any((path / name).exists() for name in _OF_A_RUN):
+        return (
+            "holds another run already: continue that with resume=True (on the command line --resume), or name one "
+            "that is new or empty"
+        )
+    return "is not empty: name one that is new or empty"
 
 
 def _has_owner(path: Path) -> bool:
@@ -201,9 +205,7 @@ class RunDirectory:
         self._log = _Lines(self.path / "log.txt")
         if not resume and _is_taken(self.path):
             self.close()
-            raise ConfigurationError(
-                f"run directory {self.path} holds another run already: name one that is new or empty"
-            )
+            raise ConfigurationError(f"run directory {self.path} {_describe_content(self.path)}")
 
     @property
     def checkpoints(self) -> Path:

@@ -59,7 +59,7 @@ def simulate(
 
 @app.command(rich_help_panel=DESIGN, short_help="Write the file of a ready-made study.")
 def new(
-    preset: Annotated[str, typer.Argument(help="table2, table4, tunability, scaling or aa.")],
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="table2, table4, tunability, scaling or aa.")],
     workload: Annotated[str, typer.Option(help="file.py:function or module:function.")],
     batch_size: Annotated[str, typer.Option(help="A size; for scaling several, as 32,128 or FROM:TO:xFACTOR.")],
     steps: Annotated[int, typer.Option(min=1, help="Updates; for scaling those at the smallest batch size.")],
@@ -94,7 +94,7 @@ def new(
 
 
 @app.command(rich_help_panel=DESIGN, short_help="Check a study file for what looks unfair.")
-def lint(file: Annotated[Path, typer.Argument(help="The study, a TOML file.")]) -> None:
+def lint(file: Annotated[Path, typer.Argument(metavar="FILE", help="The study, a TOML file.")]) -> None:
     """Check FILE and say what looks unfair. Exits with 1 when something does; starts nothing."""
     from descend.study.design import lint as look
     from descend.study.design.workload import missing
@@ -123,7 +123,7 @@ def _studies(file: Path) -> dict[str, Study]:
 
 
 @app.command(rich_help_panel=DESIGN, short_help="Say what a study costs, from a few measured steps.")
-def plan(file: Annotated[Path, typer.Argument(help="The study, a TOML file.")]) -> None:
+def plan(file: Annotated[Path, typer.Argument(metavar="FILE", help="The study, a TOML file.")]) -> None:
     """Say what FILE costs, from a few measured steps of each arm."""
     from descend.study.plan import plan_study
 
@@ -133,8 +133,10 @@ def plan(file: Annotated[Path, typer.Argument(help="The study, a TOML file.")]) 
 
 @app.command(rich_help_panel=RUN, short_help="Run a study, or what is left of it.")
 def run(
-    file: Annotated[Path, typer.Argument(help="The study, a TOML file.")],
-    directory: Annotated[Path, typer.Argument(help="Where it is kept; one that was begun continues.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The study, a TOML file.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help="Where it is kept; one that was begun continues.")
+    ],
     processes: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
     executor: Annotated[
         str, typer.Option(help="one, together, stacks, processes, ray, or auto, which measures the first four.")
@@ -179,7 +181,9 @@ def run(
 
 @app.command(rich_help_panel=READ, short_help="Performance profiles over several workloads.")
 def score(
-    directories: Annotated[list[Path], typer.Argument(help="Of studies, or one that holds several.")],
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIRECTORY...", help="Of studies, or one that holds several.")
+    ],
     axis: Annotated[str, typer.Option(help="steps, or seconds of training on one machine.")] = "steps",
     limit: Annotated[float, typer.Option(help="Largest ratio to the fastest arm that counts.")] = 4.0,
 ) -> None:
@@ -197,8 +201,10 @@ def score(
 
 @app.command(rich_help_panel=RUN, short_help="Run it as jobs of a cluster's queue.")
 def submit(
-    file: Annotated[Path, typer.Argument(help="The study, a TOML file.")],
-    directory: Annotated[Path, typer.Argument(help="Where it is kept, on a file system that all nodes share.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The study, a TOML file.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help="Where it is kept, on a file system that all nodes share.")
+    ],
     slurm: Annotated[bool, typer.Option("--slurm", help="As a job array of Slurm.")] = False,
     tasks: Annotated[
         int | None, typer.Option(min=1, help="Of the array; one for each trial that can run now, up to 16.")
@@ -229,7 +235,7 @@ def submit(
 
 
 @app.command(rich_help_panel=RUN, short_help="How far it is, how trials ended, what they took.")
-def status(directory: Annotated[Path, typer.Argument(help="Of the study.")]) -> None:
+def status(directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Of the study.")]) -> None:
     """Say how far the study in DIRECTORY is, how trials ended, and what they took."""
     from descend.study.progress import status_of
 
@@ -238,7 +244,7 @@ def status(directory: Annotated[Path, typer.Argument(help="Of the study.")]) -> 
 
 
 @app.command(rich_help_panel=READ, short_help="The verdict, the table and the lints.")
-def show(directory: Annotated[Path, typer.Argument(help="Of the study.")]) -> None:
+def show(directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Of the study.")]) -> None:
     """Print the verdict, the table and the lints of the study in DIRECTORY."""
     from descend.study.comparing import read_directory
 
@@ -252,7 +258,7 @@ def show(directory: Annotated[Path, typer.Argument(help="Of the study.")]) -> No
 
 @app.command(rich_help_panel=READ, short_help="Write the report: HTML, Markdown and CSV.")
 def report(
-    directory: Annotated[Path, typer.Argument(help="Of the study.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Of the study.")],
     to: Annotated[Path | None, typer.Option(help="An HTML file, or a directory; that of the study without it.")] = None,
     seconds: Annotated[bool, typer.Option("--seconds", help="Show seconds of training beside updates.")] = False,
 ) -> None:
@@ -264,7 +270,7 @@ def report(
 
 @app.command(rich_help_panel=MORE, short_help="Give each winner the others' value of a setting.")
 def swap(
-    directory: Annotated[Path, typer.Argument(help="Of a finished study.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Of a finished study.")],
     setting: Annotated[str, typer.Option(help="A setting of all arms, such as schedule.warmup_power.")],
     seeds: Annotated[int, typer.Option(min=1, help="Fresh seeds for each cell.")] = 10,
 ) -> None:
@@ -289,7 +295,7 @@ def swap(
 
 @app.command(rich_help_panel=MORE, short_help="The smallest difference between two winners.")
 def minimize(
-    directory: Annotated[Path, typer.Argument(help="Of a finished study.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Of a finished study.")],
     arm: Annotated[str, typer.Option(help="Whose winner is taken apart.")],
     to: Annotated[str, typer.Option(help="The arm whose settings it is brought back to.")],
     seeds: Annotated[int, typer.Option(min=1, help="Fresh seeds for each attempt.")] = 10,
@@ -320,7 +326,7 @@ def minimize(
 
 @app.command(rich_help_panel=MORE, short_help="The gradient noise scale along a winner's run.")
 def noise(
-    directory: Annotated[Path, typer.Argument(help="Of a finished study.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Of a finished study.")],
     arm: Annotated[str, typer.Option(help="Whose winner is trained once more.")],
     parts: Annotated[int, typer.Option(min=2, help="Parts of a batch.")] = 16,
     part_size: Annotated[int, typer.Option(min=1, help="Samples of a part.")] = 64,
@@ -360,7 +366,7 @@ def noise(
 
 @app.command(rich_help_panel=MORE, short_help="The largest Hessian eigenvalue along that run.")
 def sharpness(
-    directory: Annotated[Path, typer.Argument(help="Of a finished study.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Of a finished study.")],
     arm: Annotated[str, typer.Option(help="Whose winner is trained once more.")],
     looks: Annotated[int, typer.Option(min=1, help="Places along the run, and as many in its first tenth.")] = 5,
     iterations: Annotated[int, typer.Option(min=1, help="Of Lanczos' method at each place, at most.")] = 30,
@@ -383,8 +389,10 @@ def sharpness(
 
 @app.command(rich_help_panel=READ, short_help="Write the trials for TensorBoard or Optuna.")
 def export(
-    directory: Annotated[Path, typer.Argument(help="Of the study.")],
-    path: Annotated[Path, typer.Argument(help="A directory for tensorboard, a journal file for optuna.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Of the study.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A directory for tensorboard, a journal file for optuna.")
+    ],
     to: Annotated[str, typer.Option(help="tensorboard (its hparams page), or optuna (a storage for its dashboard).")],
 ) -> None:
     """Write the trials of the study in DIRECTORY for the viewers of others."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
+from descend.data.splits import data_of_roles
 from descend.errors import ConfigurationError, DescendError, nearest
 from descend.experiment.build_optimizer import build_optimizer
 from descend.experiment.losses import looked_at
@@ -42,6 +43,7 @@ __all__ = ["compare", "open_directory", "opened", "read_directory", "run_study"]
 
 _CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
 _SPLITS = ("train", "validation", "test")
+_SPLIT_OF_ROLE = {"validate": "validation"}
 
 
 @strict_keywords(epochs="a run is as long as steps= says, in updates: epochs × batches of an epoch")
@@ -59,6 +61,7 @@ def compare(
     directory: str | os.PathLike[str] | None = None,
     *,
     margin: float | None = None,
+    targets: str | Sequence[str] | None = None,
     metric: str | None = None,
     metrics: Mapping[str, Any] | None = None,
     lower_is_better: bool | None = None,
@@ -74,10 +77,8 @@ def compare(
 
         result = descend.compare(
             make_model, nn.CrossEntropyLoss(), {"train": (x, y), "validation": (x_valid, y_valid)},
-            arms=["nesterov", "Adam", "LAMB"], batch_size=64, steps=300, trials=16, seeds=10,
-        )
+            arms=["nesterov", "Adam", "LAMB"], batch_size=64, steps=300, trials=16, seeds=10)
         print(result.verdict)
-        result.report("report.html")
 
     Args:
         model: Returns a new module; or a module, whose layers are reset for each trial.
@@ -92,6 +93,7 @@ def compare(
         target: Value of the metric that counts as success.
         directory: Where records are kept, so that an interrupted comparison continues; None keeps none.
         margin: The largest difference that does not matter; with it arms are also tested for equivalence.
+        targets: The name of the field that is the target, as for `descend.fit`, where that is not clear.
         metric: What is compared: "loss" or one of `metrics`; "accuracy" for losses over classes.
         metrics: What may be compared beside the loss.
         lower_is_better: Whether the best is the least; by default for "loss" alone.
@@ -107,7 +109,7 @@ def compare(
     """
     over_classes = isinstance(loss, _CLASSES) or loss in ("cross_entropy", "nll")
     measured = dict(metrics if metrics is not None else {"accuracy": "accuracy"} if over_classes else {})
-    task = StudyTask(model, loss, **_splits(data), metrics=measured)
+    task = StudyTask(model, loss, **_splits(data), metrics=measured, targets=targets)
     fields = {
         "workload": task,
         "batch_sizes": batch_size,
@@ -187,13 +189,15 @@ def _with_trials(one: Arm, trials: int | None) -> Arm:
 
 
 def _splits(data: Any) -> dict[str, Any]:
-    """Data by split; a mapping without "train" is data of named fields."""
+    """Data by split; a mapping without "train" is data of named fields. `descend.data.split` says "validate"."""
     if not (hasattr(data, "keys") and "train" in data):
         return {"train": data}
-    if unknown := [name for name in data if name not in _SPLITS]:
+    found = data_of_roles(data)
+    named = dict(data) if found is None else {_SPLIT_OF_ROLE.get(role, role): part for role, part in found.items()}
+    if unknown := [name for name in named if name not in _SPLITS]:
         close = nearest(str(unknown[0]), _SPLITS)
         raise ConfigurationError(f"data have no split '{unknown[0]}'{close or ';'} there are {', '.join(_SPLITS)}")
-    return dict(data)
+    return named
 
 
 def run_study(

@@ -27,15 +27,17 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset, SubsetRandomSampler
 
+from descend.arguments import shown
 from descend.data import Loading, open_data
+from descend.data.torch_data import files_of_feed
 from descend.errors import ConfigurationError, nearest
-from descend.experiment.field_roles import TARGET_NAMES
+from descend.experiment.field_roles import TARGET_NAMES, checked_targets, join_columns, takes_one
 from descend.runtime.seeds import forked_rng
 from descend.study.design.sampling import seed_of
 from descend.study.design.workload import check_form
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor, nn
 
@@ -65,6 +67,7 @@ class StudyTask:
         device: Where modules are put once they are made; None leaves them where `model` puts them.
         phases: Later parts of a trial, on other samples and the same weights.
         fine_tuning: What the trained weights are tried at in the end; its scores are the split "finetuned".
+        targets: The name of the field that is the target, as for `descend.fit`, where that is not clear.
 
     Attributes:
         traces: Steps of stacks of its modules as plain operations, by what they depend on, so that the next stack of
@@ -80,12 +83,16 @@ class StudyTask:
     device: str | None = None
     phases: tuple[PretrainingPhase, ...] = ()
     fine_tuning: FineTuning | None = None
+    targets: str | Sequence[str] | None = None
     traces: dict[Any, Any] = field(default_factory=dict[Any, Any], init=False, repr=False, compare=False)
 
     def prepared(self) -> StudyTask:
         """The same with all samples as tuples of tensors, and validation samples held out where there are none."""
-        train = self._rows(self.train, "train")
-        validation = None if self.validation is None else self._rows(self.validation, "validation")
+        target = self._target()
+        first = _Reading(target)
+        train = self._rows(self.train, "train", first)
+        later = _Reading(target, first.classes)
+        validation = None if self.validation is None else self._rows(self.validation, "validation", later)
         if validation is None and len(train[0]) < 2:
             raise ConfigurationError("there is one sample, and a study needs one to train on and one to validate on")
         if validation is None:
@@ -93,16 +100,25 @@ class StudyTask:
             cut = max(1, len(chosen) // _HELD_OUT)
             held, kept = torch.from_numpy(chosen[:cut]), torch.from_numpy(np.sort(chosen[cut:]))
             train, validation = tuple(part[kept] for part in train), tuple(part[held] for part in train)
-        test = None if self.test is None else self._rows(self.test, "test")
+        test = None if self.test is None else self._rows(self.test, "test", later)
         phases, last = tuple(phase.prepared() for phase in self.phases), self.fine_tuning
         fine_tuning = None if last is None else last.prepared()
         return replace(self, train=train, validation=validation, test=test, phases=phases, fine_tuning=fine_tuning)
 
-    def _rows(self, data: Any, role: str) -> tuple[Tensor, ...]:
+    def _target(self) -> tuple[str, ...]:
+        """The name of the target, where it was given."""
+        found = checked_targets(self.targets)
+        if found is not None and (isinstance(found, int) or len(found) != 1):
+            raise ConfigurationError(
+                f"targets must be the name of one field of a study, such as ['price'], got {shown(self.targets)}"
+            )
+        return () if found is None else tuple(found)
+
+    def _rows(self, data: Any, role: str, reading: _Reading) -> tuple[Tensor, ...]:
         """All samples in memory, inputs in the order in which the module takes them and the target last."""
-        fields = _fields(data, role)
+        fields = reading.fields(data, role)
         named = not all(name.isdecimal() for name in fields)
-        rows = tuple(fields[name] for name in (self._in_order(list(fields)) if named else fields))
+        rows = self._in_order(fields, reading.target) if named else tuple(fields.values())
         if len(rows) == 1:
             rows = (rows[0], rows[0])  # single tensors are their own targets, as for an autoencoder
         if len({len(part) for part in rows}) > 1:
@@ -112,24 +128,31 @@ class StudyTask:
             raise ConfigurationError(f"the {role} data have no samples")
         return rows
 
-    def _in_order(self, names: list[str]) -> list[str]:
-        """Names of fields as the module takes them, and the target's."""
-        targets = [name for name in names if name in TARGET_NAMES]
+    def _in_order(self, fields: Mapping[str, Tensor], target: tuple[str, ...]) -> tuple[Tensor, ...]:
+        """Fields with names as the module takes them, and the target."""
+        names = list(fields)
+        targets = list(target) or [name for name in names if name in TARGET_NAMES]
+        if unknown := [name for name in targets if name not in fields]:
+            raise ConfigurationError(
+                f"targets: a sample has no field '{unknown[0]}'; it has {', '.join(names)}{nearest(unknown[0], names)}"
+            )
         if len(targets) != 1:
             raise ConfigurationError(
-                f"which field is the target is not clear from the names ({', '.join(names)}): call one of them "
-                f"{', '.join(TARGET_NAMES[:-1])} or {TARGET_NAMES[-1]}"
+                f"which field is the target is not clear from the names ({', '.join(names)}): pass targets=['...']"
             )
         inputs = [name for name in names if name not in targets]
         if len(inputs) > 1:
-            taken = list(inspect.signature(self.module(0).forward).parameters)
+            module = self.module(0)
+            if takes_one(module, inputs, fields):
+                return join_columns(module, [fields[name] for name in inputs]), fields[targets[0]]
+            taken = list(inspect.signature(module.forward).parameters)
             if unknown := [name for name in inputs if name not in taken]:
                 raise ConfigurationError(
                     f"a sample has the field '{unknown[0]}' and the module's forward takes {', '.join(taken)}"
                     f"{nearest(unknown[0], taken)}"
                 )
             inputs.sort(key=taken.index)
-        return [*inputs, *targets]
+        return tuple(fields[name] for name in (*inputs, *targets))
 
     def measured(self) -> dict[str, tuple[Tensor, ...]]:
         """The samples that scores are taken from: of training a fixed part, of the others all. Of a prepared task."""
@@ -185,18 +208,35 @@ def _made(model: Any) -> nn.Module:
     return made
 
 
-def _fields(data: Any, role: str) -> dict[str, Tensor]:
-    """All samples in memory by the names of their fields; numbers where they have none."""
-    if isinstance(data, (tuple, list)) and all(isinstance(part, torch.Tensor) for part in cast("list[Any]", data)):
-        return {str(place): part for place, part in enumerate(cast("list[Tensor]", data))}
-    if isinstance(data, DataLoader):
-        return _of_loader(cast("DataLoader[Any]", data), role)
-    feed = cast("Any", open_data(data, Loading(batch_size=1, role=role, shuffle=False)))
-    count = feed.num_samples
-    if count is None or not hasattr(feed, "reader"):
-        raise ConfigurationError(f"the {role} data of a study must have a known number of samples")
-    fields = feed.reader.read(np.arange(count, dtype=np.int64))
-    return {name: torch.as_tensor(value) for name, value in fields.items()}
+class _Reading:
+    """How the samples of a role are read.
+
+    Attributes:
+        target: The name of the target: as given, else as the reader says that was read last.
+        classes: The text of the classes of the data that were read last, so that other roles get the same numbers.
+    """
+
+    def __init__(self, target: tuple[str, ...], classes: Mapping[str, Sequence[str]] | None = None) -> None:
+        self.target = target
+        self.classes = classes
+
+    def fields(self, data: Any, role: str) -> dict[str, Tensor]:
+        """All samples in memory by the names of their fields; numbers where they have none."""
+        if isinstance(data, (tuple, list)) and all(isinstance(part, torch.Tensor) for part in cast("list[Any]", data)):
+            return {str(place): part for place, part in enumerate(cast("list[Tensor]", data))}
+        if isinstance(data, DataLoader):
+            return _of_loader(cast("DataLoader[Any]", data), role)
+        of_files = {"validation": "validate"}.get(role, role)
+        how = Loading(batch_size=1, role=of_files, shuffle=False, targets=self.target, classes=self.classes)
+        feed = cast("Any", open_data(data, how))
+        count = feed.num_samples
+        if count is None or not hasattr(feed, "reader"):
+            raise ConfigurationError(f"the {role} data of a study must have a known number of samples")
+        if (files := files_of_feed(feed)) is not None:
+            self.target = self.target or tuple(files.target)
+            self.classes = self.classes or files.classes or None
+        fields = feed.reader.read(np.arange(count, dtype=np.int64))
+        return {name: torch.as_tensor(value) for name, value in fields.items()}
 
 
 def _of_loader(loader: DataLoader[Any], role: str) -> dict[str, Tensor]:

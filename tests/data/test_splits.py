@@ -11,7 +11,7 @@ from torch import nn
 
 import descend
 from descend.data import Loading, open_data, read, split
-from descend.data.splits import is_split
+from descend.data.splits import data_of_roles, is_split
 from descend.errors import ConfigurationError, DataError
 
 
@@ -145,9 +145,9 @@ def test_fit_takes_the_parts_and_ranks_see_the_same(tmp_path):
     counts = {row["mode"]: row["samples"] for row in result.history}
     roles = {"train": "train", "validation": "validate", "test": "test"}
     assert counts == {mode: len(parts[role]) for mode, role in roles.items()}
-    with pytest.raises(ConfigurationError, match="reader for 'validate', and valid= is given as well"):
+    with pytest.raises(ConfigurationError, match="the role 'validate', and valid= is given as well"):
         descend.fit(nn.Linear(2, 2), "cross_entropy", parts, valid=whole, **settings)
-    with pytest.raises(ConfigurationError, match="none for 'train'"):
+    with pytest.raises(ConfigurationError, match="none is 'train'"):
         descend.fit(nn.Linear(2, 2), "cross_entropy", {"test": whole}, **settings)
 
 
@@ -162,3 +162,12 @@ def test_labels_of_images_are_read_without_the_images(tmp_path):
     (tmp_path / "c0" / "4.png").write_bytes(b"no image")
     parts = split(reader, {"train": 0.5, "test": 0.5}, stratify="label")
     assert [part.column("label").tolist() for part in parts.values()] == [[0] * 3 + [1] * 3] * 2
+
+
+def test_a_dictionary_by_role_has_the_data_of_each_role():
+    """As `compare` takes it; a dictionary of arrays has fields, whatever their names are."""
+    pair = (np.zeros((4, 2)), np.zeros(4))
+    for words in (("train", "validation"), ("train", "validate"), ("training", "val")):
+        assert data_of_roles(dict.fromkeys(words, pair)) == {"train": pair, "validate": pair}
+    for other in ({"train": np.zeros(4), "test": np.zeros(4)}, {"train": pair, "more": pair}, pair, {}):
+        assert data_of_roles(other) is None

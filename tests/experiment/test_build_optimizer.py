@@ -74,6 +74,12 @@ def test_nothing_to_train_is_an_error():
         build_graph_optimizer(module_of("a"), plan_of(a=None), descend.NoOptimizer())
 
 
+def test_an_optimizer_by_name_is_answered_with_what_makes_it():
+    for name, made in (("lamb", "descend.optim.LAMB"), ("unknown", "torch.optim.SGD")):
+        with pytest.raises(ConfigurationError, match=rf"functools.partial\({made}, lr=0.1\), got '{name}'"):
+            build_optimizer(name, torch.nn.Linear(2, 1))
+
+
 def test_several_optimizers_are_answered_with_phases():
     with pytest.raises(ConfigurationError, match=r"got a list: several.*descend\.Phase"):
         build_optimizer([torch.optim.SGD], torch.nn.Linear(2, 2))

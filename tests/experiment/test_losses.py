@@ -312,3 +312,18 @@ def test_functions_of_torch_add_up_as_their_modules_do(case):
     parts = [loss.ratio(output[some], [target[some]], len(output[some])) for some in (slice(2), slice(2, 5))]
     top, bottom = sum(float(part.numerator) for part in parts), sum(float(part.denominator) for part in parts)
     assert top / bottom == pytest.approx(float(function(output, target, **options)), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("output", "target", "remedy"),
+    [
+        ((4, 1), (4,), r"by \.squeeze\(1\) at the end of forward, or by target\.unsqueeze\(1\)"),
+        ((4,), (4, 1), r"by target\.squeeze\(1\)"),
+        ((4, 2), (4, 3), "by reshaping one of them"),
+    ],
+)
+def test_shapes_that_differ_are_shown_with_what_makes_them_equal(output, target, remedy):
+    with pytest.raises(
+        DataError, match=rf"output has shape .* and the target .*; make them equal, for example {remedy}$"
+    ):
+        loss_of("mse").ratio(torch.zeros(output), [torch.zeros(target)], 4)

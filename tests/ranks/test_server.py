@@ -136,22 +136,26 @@ def test_what_workers_cannot_do_is_refused_on_all_ranks(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_example_of_the_page(tmp_path):
+@pytest.mark.parametrize(
+    ("about", "ranks", "said"),
+    [("ParameterServer", 3, r"delays of \d+ gradients"), ("fully_shard", 2, "finished 2 of 2 epochs")],
+)
+def test_the_examples_of_the_page(about, ranks, said, tmp_path):
     page = (TESTS.parent / "docs" / "ranks.md").read_text()
-    (script,) = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "ParameterServer" in code]
+    (script,) = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if about in code]
     (tmp_path / "script.py").write_text(script)
     port = free_port()
     processes = [
         subprocess.Popen(
             [sys.executable, "script.py"],
-            env=surroundings(rank, 3, port, tmp_path),
+            env=surroundings(rank, ranks, port, tmp_path),
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(3)
+        for rank in range(ranks)
     ]
     ended = end(processes, tmp_path)
-    assert [rank.code for rank in ended] == [0, 0, 0], "\n".join(rank.err for rank in ended)
-    assert re.search(r"delays of \d+ gradients", ended[0].out)
+    assert [rank.code for rank in ended] == [0] * ranks, "\n".join(rank.err for rank in ended)
+    assert re.search(said, ended[0].out)

@@ -25,6 +25,13 @@ def test_a_directory_with_files_in_it_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+def test_a_directory_with_another_run_is_left_alone_and_the_error_says_how_to_continue_it(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(ConfigurationError, match="another run already: continue that with resume=True") as caught:
+        RunDirectory(tmp_path)
+    assert caught.value.__suppress_context__  # no traceback of mkdir before ours
+
+
 def test_an_empty_directory_is_taken(tmp_path):
     assert RunDirectory(tmp_path).path == tmp_path
 

@@ -236,6 +236,13 @@ def test_a_single_name_and_a_class_are_arms():
     assert set(compare([torch.optim.SGD, "Adam"], searches=1, trials=1, seeds=1).study.arms) == {"SGD", "Adam"}
 
 
+def test_the_parts_of_split_are_taken():
+    x, y = torch.randn(40, 3), torch.randn(40, 1)
+    parts = descend.data.split((x, y), {"train": 0.5, "validate": 0.5})
+    result = descend.compare(lambda: nn.Linear(3, 1), "mse", parts, ["SGD"], 10, 2, 1, 1, searches=1)
+    assert len(result.study.workload.prepared().validation[0]) == 20
+
+
 def test_a_split_that_is_misspelt_is_answered():
     with pytest.raises(ConfigurationError, match="did you mean 'validation'"):
         descend.compare(TASK.model, TASK.loss, {"train": TASK.train, "validaton": 1}, ["SGD"], 32, 5, 2, 2)

@@ -173,3 +173,58 @@ def test_a_comparison_of_what_is_unusual_comes_to_its_end(model, loss, arms):
     statuses = {status for cost in result.costs.values() for status in cost.statuses}
     assert statuses <= {"done", "collapsed"}
     assert sum(sum(cost.statuses.values()) for cost in result.costs.values()) == 2 * len(arms) * 4
+
+
+# ---- files
+
+
+def table(path, kinds=("up", "down")):
+    """Twelve rows: columns a and b, a number as a target, and a class as text."""
+    lines = ["a,b,price,kind"] + [f"{i},{-i},{2 * i}.5,{kinds[i % 2]}" for i in range(12)]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def of_file(train, loss=nn.MSELoss, **options):
+    return StudyTask(lambda: nn.Linear(2, 1), loss(), train, metrics={}, **options).prepared()
+
+
+def test_columns_of_a_file_are_one_input_and_the_target_is_named_or_the_readers(tmp_path):
+    """As for `fit`: columns that hold a number each are one input of a module that takes one."""
+    price = torch.arange(12.0) * 2 + 0.5
+    columns = torch.stack([torch.arange(12.0), -torch.arange(12.0)], dim=1)
+    fields = ["a", "b", "price"]
+    named = descend.data.read(table(tmp_path / "t.csv"), fields=fields)
+    chosen = descend.data.read(tmp_path / "t.csv", fields=fields, target="price")
+    for task in (
+        of_file(named, targets=["price"], validation=named),
+        of_file(named, targets="price", validation=named),
+        of_file(chosen, validation=chosen),
+    ):
+        assert torch.equal(task.train[0], columns)
+        assert task.train[0].dtype == torch.float32  # the file has integers, the weights are float32
+        assert torch.equal(task.train[1], price)
+
+
+def test_classes_of_a_path_have_the_same_numbers_in_all_roles(tmp_path):
+    for name, kinds in (("train.csv", ("up", "down")), ("validate.csv", ("up", "up"))):
+        table(tmp_path / name, kinds)
+
+    class Four(nn.Module):
+        def forward(self, a, b, price):
+            return torch.stack([a, b + price], dim=1)
+
+    train, held = str(tmp_path / "train.csv"), str(tmp_path / "validate.csv")
+    task = StudyTask(Four, nn.CrossEntropyLoss(), train, held, targets=["kind"]).prepared()
+    assert task.train[-1].tolist() == [1, 0] * 6  # in the order of the alphabet
+    assert task.validation[-1].tolist() == [1] * 12
+
+
+def test_targets_that_are_not_one_field_are_errors(tmp_path):
+    path = table(tmp_path / "t.csv")
+    reader = descend.data.read(path, fields=["a", "b", "price"])
+    for targets, words in ((["a", "b"], "name of one field"), (1, "name of one field"), (["pric"], "mean 'price'")):
+        with pytest.raises(ConfigurationError, match=words):
+            of_file(reader, targets=targets)
+    with pytest.raises(ConfigurationError, match=r"pass targets=\['...'\]"):
+        of_file(reader)
