@@ -147,7 +147,6 @@ def test_the_edge_network_takes_lbann_s_arguments():
     [
         (lambda m, **more: m.GCNConv(3, 2, 4, True, lbann.Relu, "g", **more), "x s t"),
         (lambda m, **more: m.GraphConv(3, 2, 4, 6, True, lbann.Relu, "g", **more), "x s t"),
-        (lambda m, **more: m.GINConv([lbann.modules.ChannelwiseFullyConnectedModule(2)], 3, 2, 4, 6, **more), "x s t"),
         (lambda m, **more: m.GatedGraphConv(3, 3, 4, 6, 2, **more), "x s t"),
         (lambda m, **more: m.DenseGCNConv(3, 2, **more), "x a"),
         (lambda m, **more: m.DenseGraphConv(3, 2, **more), "x a"),
