@@ -138,11 +138,8 @@ class GraphTask(Task):
                 "activation": f"one of {', '.join(ACTIVATIONS)}",
                 "convolution": "a convolution with trained weights that can have a kernel of 3, 5, 7 or 9",
             }
-            raise ConfigurationError(
-                f"replacing an {' or a '.join(kinds)}: the model must have {' or '.join(needs[kind] for kind in kinds)}"
-                if kinds[0] == "activation"
-                else f"replacing a convolution: the model must have {needs['convolution']}"
-            )
+            asked = " or ".join(needs[kind] for kind in kinds)
+            raise ConfigurationError(f"nothing can be replaced by a mutation: the model must have {asked}")
         return chosen
 
     def external_metrics(self, directory: Path | None) -> Mapping[str, float]:
