@@ -64,7 +64,7 @@ class EarlyStopping(Callback):
     restore_best: bool = False
 
     def __post_init__(self) -> None:
-        self.reads_weights = self.restore_best
+        self.reads_weights = self.keeps_weights = self.restore_best
         measured, _, name = self.monitor.partition("/")
         if measured not in _MODES or not name or "/" in name:
             raise ConfigurationError(

@@ -27,9 +27,9 @@ class LocalTournament(Callback):
     """LBANN's CallbackLTFB: every `batch_interval` steps trainers meet in random pairs, and both keep the better model.
 
     It is the older form of the algorithm `descend.LTFB`: rounds do not cut epochs, and of two equal scores that of the
-    partner wins. All trainers must take the same number of steps, and each needs processes of its own.
+    partner wins. All trainers must take the same number of steps.
 
-    Runs:  after_setup and before_run, to check that; before_step.
+    Runs:  after_setup, to check that there are samples to compare models by; before_step.
     Reads: the metric on tournament samples, or on validation samples where there are none. Changes weights, and with
         exchange_hyperparameters or whole models what `descend.LTFB` sends.
     Costs: a model sent and two evaluations each time.
@@ -44,8 +44,7 @@ class LocalTournament(Callback):
         checkpoint_basedir: With "checkpoint_file", the folder of the files, which all trainers must share.
 
     Raises:
-        ConfigurationError: there is no metric, or the way of sending is unknown; before the first step, trainers share
-            a process.
+        ConfigurationError: there is no metric, or the way of sending is unknown.
     """
 
     message: ClassVar[str] = "Callback.CallbackLTFB"
@@ -86,14 +85,6 @@ class LocalTournament(Callback):
         problem = "the callback LTFB needs tournament or validation samples, and this run has none"
         if not self._plays and (current_trainer()[1] > 1 or refused(Deviation.OLD_TOURNAMENT, problem)):
             raise ConfigurationError(f"{problem}: add a reader with the role 'tournament', or remove the callback")
-
-    def before_run(self, run: RunView) -> None:
-        """See `Callback.before_run`."""
-        if len(run.control.population.players) > 1:
-            raise ConfigurationError(
-                "the callback LTFB plays between processes, and several trainers share this one: start a process for "
-                "each trainer, or play by the training algorithm LTFB"
-            )
 
     def before_step(self, step: StepView) -> None:
         """See `Callback.before_step`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.callbacks.checkpoint import LAST
 from descend.callbacks.console import say
@@ -226,14 +226,24 @@ def _of_checkpoint(checkpoint: Path, weights: Mapping[str, torch.Tensor]) -> dic
     return found
 
 
+def _as_onnx(run: RunView) -> Any:
+    """The model with its weights of now."""
+    from descend.graph import prediction_outputs
+    from descend.lower.onnx import export
+
+    plan = plan_of(run.module)
+    weights = {name: tensor.detach().cpu().numpy() for name, tensor in run.control.weights.items()}
+    return export(plan, prediction_outputs(plan), weights)
+
+
 @described_openly
 class ExportOnnx(Callback):
     """Writes the model as ONNX after training, as it acts in evaluation; see `descend.onnx.save`.
 
     Files: OUTPUT_FILENAME, and DEBUG_STRING_FILENAME with the same as text, if it is set.
-    Runs:  after_training.
+    Runs:  after_setup, to refuse what cannot be written; after_training.
     Reads: the description and the weights. Changes nothing.
-    Costs: a copy of the weights to the disk.
+    Costs: a copy of the weights in memory, and one to the disk.
 
     Args:
         output_filename: The file.
@@ -241,7 +251,7 @@ class ExportOnnx(Callback):
 
     Raises:
         ConfigurationError: no output_filename.
-        Unsupported: at the start, for a module that is not a graph; at the end, for layers that have no form in ONNX.
+        Unsupported: at the start, for a module that is not a graph, or layers that have no form in ONNX.
         MissingExtra: at the start, where onnx is not installed.
     """
 
@@ -263,15 +273,11 @@ class ExportOnnx(Callback):
         require_extra(self)
         if plan_of(run.module) is None:
             raise Unsupported("ExportOnnx writes the layers of a Model; give a plain nn.Module to torch.onnx.export")
+        _as_onnx(run)  # what cannot be written is refused before the training
 
     def after_training(self, run: RunView) -> None:
         """See `Callback.after_training`."""
-        from descend.graph import prediction_outputs
-        from descend.lower.onnx import export
-
-        plan = plan_of(run.module)
-        weights = {name: tensor.detach().cpu().numpy() for name, tensor in run.control.weights.items()}
-        model = export(plan, prediction_outputs(plan), weights)
+        model = _as_onnx(run)
         run.control.path(self.output_filename).write_bytes(model.SerializeToString())
         if self.debug_string_filename:
             run.control.path(self.debug_string_filename).write_text(str(model), encoding="utf-8")

@@ -35,6 +35,7 @@ class _WeightAverage(Callback):
 
     remembers: ClassVar[tuple[str, ...]] = ("average", "count", "last_weights")
     replaces_weights: ClassVar[bool] = True
+    keeps_weights = True
 
     average_buffers: bool = field(default=True, kw_only=True)
     average: dict[str, torch.Tensor] | None = field(default=None, init=False, repr=False, compare=False)

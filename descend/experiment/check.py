@@ -19,7 +19,7 @@ from descend.callbacks.name_fields import require_extra, require_samples
 from descend.data import open_readers
 from descend.errors import ConfigurationError, DataError, DescendError
 from descend.experiment.inspect.memory_estimate import beyond_memory, machine_bytes
-from descend.experiment.micro_batch_unit import graph_unit
+from descend.experiment.micro_batch_unit import evaluation_unit, graph_unit
 from descend.graph import Input, check_optimizer
 from descend.graph import check as check_graph
 from descend.graph.layer import shown
@@ -110,6 +110,8 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
                 errors.append(ConfigurationError(f"{problem}: give it objective_function"))
     if plan is not None and readers and "train" in readers:
         unit = _attempt(lambda: _unit(experiment.trainer, plan, len(readers["train"])), errors)
+    elif plan is not None:
+        unit = evaluation_unit(plan)
     large = plan and _attempt(lambda: beyond_memory(plan, _trains(experiment), machine_bytes()), errors)
     if errors or plan is None or readers is None:
         raise _joined(errors)

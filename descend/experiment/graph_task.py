@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from descend.errors import ConfigurationError
-from descend.graph import (
-    BatchNormalization,
-    Elu,
-    EntrywiseBatchNormalization,
-    Input,
-    LeakyRelu,
-    Relu,
-    Sigmoid,
-    Tanh,
-)
-from descend.runtime import seed_of
+from descend.graph import BatchNormalization, EntrywiseBatchNormalization
+from descend.graph.variants import ACTIVATIONS, origins, replaceable, shown_kind, variant
+from descend.runtime import generator, seed_of
 from descend.train.objective import Losses, Ratio, Task
 from descend.train.strategies.buffers import RunningStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from descend.data import Batch
-    from descend.graph import Layer, Plan, PlannedLayer
+    from descend.graph import Plan
+    from descend.graph.variants import Form
     from descend.lower import LoweredModel
     from descend.train.micro_batch import MicroBatch
 
 __all__ = ["GraphTask"]
-
-_ACTIVATIONS: Mapping[str, Callable[..., Layer]] = {
-    "relu": Relu,
-    "tanh": Tanh,
-    "elu": Elu,
-    "sigmoid": Sigmoid,
-    "leaky relu": LeakyRelu,
-}
 
 
 class GraphTask(Task):
@@ -75,8 +60,8 @@ class GraphTask(Task):
         self._seed = seed
         self._place: dict[str, int] = {}
         self.units = {metric.name: metric.unit for metric in plan.metrics if metric.unit}
-        self._plan = plan
-        self._replaced: dict[str, str] = {}
+        self._described = self._plan = plan
+        self._form: Form = {}
 
     def _begin(self, part: MicroBatch) -> None:
         """Set the samples of the next forward pass, of which the draws of random layers are a function."""
@@ -84,49 +69,78 @@ class GraphTask(Task):
         seed = seed_of(self._seed, mode, part.step, part.batch.epoch, part.batch.step)
         self._place = {"seed": seed, "position": part.position, "batch_size": part.batch.size}
 
-    def form(self) -> dict[str, str]:
-        """The replaced activations: new kind by layer name."""
-        return dict(self._replaced)
+    def form(self) -> Form:
+        """What stands in the place of layers, by their names."""
+        return dict(self._form)
 
-    def take_form(self, form: Mapping[str, str]) -> None:
-        """Apply replaced activations: new kind by layer name; all other layers are as described."""
-        layers: list[PlannedLayer] = []
-        for planned in self._plan.layers:
-            name = planned.name
-            now = replace(planned, layer=_ACTIVATIONS[form[name]](Input(), name=name)) if name in form else planned
-            if form.get(name) != self._replaced.get(name):
-                self.module.exchange(now)
-            layers.append(now)
-        self.module.plan = replace(self._plan, layers=tuple(layers))
-        self._replaced = dict(form)
+    def take_form(self, form: Form, draws: Callable[[str], torch.Generator] | None = None) -> None:
+        """Let other layers stand in some places; all others are as described. Weights that stay keep their values.
 
-    def activations(self) -> dict[str, str]:
-        """The activations that may be replaced, and the current kind of each.
+        Args:
+            form: What stands where; see `descend.graph.variants`.
+            draws: Gives each new parameter, by name, the generator of its initial values; None where they will be
+                overwritten.
+
+        Raises:
+            ConfigurationError: the graph has no such layer, or that cannot stand there.
+        """
+        if form == self._form:
+            return
+        plan = variant(self._described, form)
+        self.module.rebuild(plan, draws or partial(generator, self._seed, "replaced weights"))
+        self._plan, self._form = plan, dict(form)
+
+    def kind(self, name: str) -> str:
+        """What stands in the place of a layer, in words."""
+        return shown_kind(self._described, self._form, name)
+
+    def replaced_by(self) -> dict[str, str]:
+        """For weights that the graph was not described with: those in whose place, or behind which, they stand."""
+        return origins(self._described, self._plan)
+
+    def mutate(self, kinds: Sequence[str], draws: torch.Generator) -> tuple[Form, str, str, str]:
+        """Draw another layer for the place of one; nothing is changed yet.
+
+        Args:
+            kinds: "activation", "convolution" or both, of which one that the graph has is drawn.
+            draws: Where random numbers come from.
+
+        Returns:
+            The form to take, the name of the layer, and what stands there before and after, in words.
 
         Raises:
             ConfigurationError: the graph has none.
         """
-        now = {
-            planned.name: self._replaced.get(planned.name) or kind
-            for planned in self._plan.layers
-            if (kind := _activation(planned))
+        choices = {kind: found for kind, found in self.replaceable(kinds).items() if found}
+        of_kind = _drawn(list(choices.values()), draws)
+        name = _drawn(list(of_kind), draws)
+        form: Form = {**self._form, name: _drawn(of_kind[name], draws)}
+        before, after = (shown_kind(self._described, each, name) for each in (self._form, form))
+        return form, name, before, after
+
+    def replaceable(self, kinds: Sequence[str]) -> dict[str, dict[str, list[Any]]]:
+        """What else may stand in the places of layers, by kind and name.
+
+        Raises:
+            ConfigurationError: the graph has no such layer.
+        """
+        possible = replaceable(self._described)
+        now = {name: self._form.get(name, kind) for name, kind in possible.activations.items()}
+        activations = {name: [kind for kind in ACTIVATIONS if kind != now[name]] for name in now}
+        convolutions = {
+            name: [choice for choice in choices if choice != self._form.get(name)]
+            for name, choices in possible.convolutions.items()
         }
-        if not now:
-            raise ConfigurationError(f"replace_activation: the model must have one of {', '.join(_ACTIVATIONS)}")
-        return now
-
-    def replace_activation(self, draws: torch.Generator) -> tuple[str, str, str]:
-        """Replace a random activation by another random one; returns the layer, the old kind and the new one.
-
-        Raises:
-            ConfigurationError: the graph has none.
-        """
-        now = self.activations()
-        name = list(now)[int(torch.randint(len(now), (), generator=draws))]
-        others = [kind for kind in _ACTIVATIONS if kind != now[name]]
-        chosen = others[int(torch.randint(len(others), (), generator=draws))]
-        self.take_form({**self._replaced, name: chosen})
-        return name, now[name], chosen
+        found: dict[str, dict[str, list[Any]]] = {"activation": activations, "convolution": convolutions}
+        chosen = {kind: found[kind] for kind in kinds}
+        if not any(chosen.values()):
+            needs = {
+                "activation": f"one of {', '.join(ACTIVATIONS)}",
+                "convolution": "a convolution with trained weights that can have a kernel of 3, 5, 7 or 9",
+            }
+            asked = " or ".join(needs[kind] for kind in kinds)
+            raise ConfigurationError(f"nothing can be replaced by a mutation: the model must have {asked}")
+        return chosen
 
     def external_metrics(self, directory: Path | None) -> Mapping[str, float]:
         """See `descend.train.objective.Task.external_metrics`."""
@@ -161,9 +175,8 @@ class GraphTask(Task):
         return torch.stack(terms).sum() if terms else None
 
 
-def _activation(planned: PlannedLayer) -> str | None:
-    """The kind of a layer among the replaceable activations; None for any other layer."""
-    return next((name for name, kind in _ACTIVATIONS.items() if kind.__name__ == planned.kind), None)
+def _drawn(choices: Sequence[Any], draws: torch.Generator) -> Any:
+    return choices[int(torch.randint(len(choices), (), generator=draws))]
 
 
 def running_statistics_of(plan: Plan) -> list[RunningStatistics]:

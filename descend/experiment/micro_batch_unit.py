@@ -14,7 +14,7 @@ from descend.train.memory import part_size
 if TYPE_CHECKING:
     from descend.graph import Plan, PlannedLayer
 
-__all__ = ["GROUP", "graph_unit", "last_group", "tell_of_whole_groups"]
+__all__ = ["GROUP", "evaluation_unit", "graph_unit", "last_group", "tell_of_whole_groups"]
 
 GROUP = "declare how many samples share statistics, as in batch_norm_group_size=64"
 
@@ -62,6 +62,11 @@ def graph_unit(plan: Plan, sizes: set[int], micro_batch_size: int) -> int | None
     if micro_batch_size:
         tell_of_whole_groups(micro_batch_size, unit)
     return unit
+
+
+def evaluation_unit(plan: Plan) -> int | None:
+    """The same for a graph that is only evaluated, where batch normalization uses its running statistics."""
+    return None if any(isinstance(layer.layer, BatchwiseReduceSum) for layer in plan.layers) else 1
 
 
 def _starved(planned: PlannedLayer, sizes: set[int], group: int) -> list[str]:

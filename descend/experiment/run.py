@@ -110,7 +110,7 @@ def run_experiment(experiment: Experiment, options: RunOptions, checked: Checked
 def _keep_weights(experiment: Experiment, run: Run, result: Result) -> None:
     """Let the model know its trained weights, unless the run has changed what the description says."""
     if isinstance(run.task, GraphTask) and (form := run.task.form()):
-        changes = ", ".join(f"{name} is {kind} now" for name, kind in form.items())
+        changes = ", ".join(f"{name} is {run.task.kind(name)} now" for name in form)
         say(f"the model was changed: {changes}; it is in result.module")
         return
     readers = [cast("OpenReader", cast("Batches", feed).reader) for feed in run.data.values()]

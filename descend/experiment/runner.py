@@ -21,7 +21,7 @@ from descend.callbacks.console import say
 from descend.display import printable
 from descend.errors import ConfigurationError, NumericalError, Stopped, StorageError, nearest, warn
 from descend.experiment.best import Best, best_epoch, monitored_metric
-from descend.experiment.checkpoint import check_weights, load, restore, restore_weights, tensors_of
+from descend.experiment.checkpoint import as_storage_error, check_weights, load, restore, restore_weights, tensors_of
 from descend.experiment.ranks import require_same_configuration
 from descend.experiment.run_store import DirectoryStore
 from descend.experiment.settings_diff import changed_options, compare, refuse
@@ -31,6 +31,7 @@ from descend.runtime.dtensor import full_tensor
 from descend.runtime.seeds import forked_rng
 from descend.train import LTFB, Event, ExecutionContext, Mode
 from descend.train.evaluation import evaluate, leave_averages
+from descend.train.population.exchange import STATE
 from descend.train.population.runner import check_mutation
 from descend.train.transforms.check_finite import CheckFinite
 from descend.train.views import announced
@@ -166,7 +167,7 @@ def check_exchange(run: Run) -> None:
     algorithm = run.config.algorithm
     if isinstance(algorithm, LTFB):
         strategy: Any = algorithm.strategy
-        check_mutation(strategy.mutation_strategy, run.optimizer, run.task)
+        check_mutation(strategy.mutation_strategy, run.optimizer, run.task, run.callbacks.all)
 
 
 @contextmanager
@@ -249,6 +250,10 @@ def begin_or_resume(run: Run, checkpoint: Path | None) -> None:
 def _resume(run: Run, checkpoint: Path) -> None:
     """Bring the run to where a checkpoint stands, and show what is different now."""
     saved, store = load(checkpoint, run), run.store
+    with as_storage_error(checkpoint):
+        form = saved.parts.get("algorithm", {}).get(STATE, {}).get("form")
+        if form is not None and hasattr(run.task, "take_form"):
+            run.take_form(form)  # the weights that were saved are those of this graph
     check_weights(saved, run)
     times, row_seconds = {}, {}
     if isinstance(store, DirectoryStore):

@@ -54,6 +54,7 @@ class WeightSlot(NamedTuple):
     trainable: bool = True  # running statistics are not
     column_major: bool = False  # how listed values fill it
     optimizer: Optimizer | None = None  # an update rule that the kind asks for
+    zero_columns: tuple[int, ...] = ()  # of a matrix, those that start at zero, however the others do
 
 
 def shown(shape: Shape) -> str:

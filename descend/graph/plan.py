@@ -72,6 +72,7 @@ class PlannedWeights:
         layer: Name of the first layer that uses it.
         column_major: Whether listed values (ValueInitializer) fill it column by column.
         datatype: Format of its numbers, or None.
+        zero_columns: Of a matrix, the columns that start at zero, however the others do.
     """
 
     name: str
@@ -84,6 +85,7 @@ class PlannedWeights:
     layer: str
     column_major: bool
     datatype: DataType | None
+    zero_columns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

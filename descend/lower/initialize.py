@@ -49,8 +49,14 @@ def initial_values(weights: PlannedWeights, draw: torch.Generator, dtype: torch.
     Raises:
         GraphError: listed values or a file do not match the shape.
     """
+    values = _values(weights, draw, dtype or torch_format(weights.datatype))
+    if weights.zero_columns:
+        values[:, list(weights.zero_columns)] = 0.0
+    return values
+
+
+def _values(weights: PlannedWeights, draw: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
     shape, start = weights.shape, weights.initializer
-    dtype = dtype or torch_format(weights.datatype)
     if isinstance(start, ConstantInitializer):
         return torch.full(shape, start.value, dtype=dtype)
     if isinstance(start, ColumnsInitializer):

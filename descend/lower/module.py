@@ -156,7 +156,10 @@ class LoweredModel(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.plan, self.on_layer, self.channels_last = plan, None, channels_last
-        self._program = _compile(plan, None if outputs is None else tuple(outputs))
+        self._outputs = None if outputs is None else tuple(outputs)
+        self._program = _compile(plan, self._outputs)
+        self._is_widened = False
+        self._exchanged: dict[str, PlannedLayer] = {}
         if self._program.wants_pass:
             register_draws()  # torch.compile may come later, from anybody
         for name in self._program.weights:
@@ -179,13 +182,47 @@ class LoweredModel(torch.nn.Module):
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
     def exchange(self, planned: PlannedLayer) -> None:
-        """Let a layer compute what `planned` says from now on; its kind, parents, shapes and weights stay."""
+        """Let a layer compute what `planned` says from now on; its parents, shapes and weights stay."""
+        self._exchanged[planned.name] = planned
         forward, _ = lowering(planned)
-        steps = (replace(s, forward=forward) if s.name == planned.name else s for s in self._program.steps)
+        steps = (replace(s, forward=forward, quick=None) if s.name == planned.name else s for s in self._program.steps)
         self._program = replace(self._program, steps=tuple(steps))
+
+    def rebuild(self, plan: Plan, generator: Callable[[str], torch.Generator]) -> None:
+        """Compute what another graph says from now on.
+
+        Weights that are in both graphs with one shape stay the tensors that they are; others are new, and those that
+        the graph does not have are dropped.
+
+        Args:
+            plan: The checked graph.
+            generator: Gives each new parameter, by name, the generator that its initial values are drawn from.
+        """
+        before = self.named_weights()
+        device = next((tensor.device for tensor in before.values()), None)
+        self.plan = plan
+        self._program = _compile(plan, self._outputs)
+        for planned in self._exchanged.values():
+            self.exchange(planned)
+        if self._is_widened:
+            self.widen()
+        self._parameters.clear()
+        self._buffers.clear()
+        for name in self._program.weights:
+            weights, tensor = plan.weights[name], before.get(name)
+            if tensor is None or tuple(tensor.shape) != tuple(weights.shape):
+                values = self._laid_out(initial_values(weights, generator(name)).to(device))
+                self._own(weights, values)
+                if tensor is not None:
+                    self.named_weights()[name].requires_grad_(tensor.requires_grad)
+            elif isinstance(tensor, torch.nn.Parameter):
+                self._parameters[name] = tensor
+            else:
+                self._buffers[name] = tensor
 
     def widen(self) -> None:
         """Let layers that lose too much in half precision compute in float32, for a forward pass under autocast."""
+        self._is_widened = True
         kinds = {planned.name: planned.layer for planned in self.plan.layers}
         steps = (
             replace(step, forward=widened(step.forward), quick=None) if isinstance(kinds[step.name], WIDE) else step

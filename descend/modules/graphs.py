@@ -31,7 +31,7 @@ from descend.modules.module import Module, activated
 from descend.modules.recurrent import ChannelwiseGRU
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from descend.modules.module import Activation
 
@@ -71,6 +71,8 @@ class _GraphModule(Module):
         name: `<prefix><N>` without one.
     """
 
+    parallel_strategy: Mapping[str, Any] | None = None
+
     def __init__(
         self, input_channels: int, output_channels: int, activation: Activation | Layer | None, name: str | None
     ) -> None:
@@ -79,7 +81,9 @@ class _GraphModule(Module):
 
     def _linear(self, part: str, bias: bool = False, size: int | None = None) -> ChannelwiseFullyConnectedModule:
         size = self.output_channels if size is None else size
-        return ChannelwiseFullyConnectedModule(size, bias=bias, name=f"{self.name}_{part}")
+        return ChannelwiseFullyConnectedModule(
+            size, bias=bias, name=f"{self.name}_{part}", parallel_strategy=self.parallel_strategy
+        )
 
     def _neighbours(self, x: Layer, sources: Layer, targets: Layer, dims: Sequence[int], part: str = "") -> Layer:
         """Σ_j x_j over the edges that end at each node."""
@@ -134,6 +138,7 @@ class GCNConv(_NormalizedGraph):
         bias: Whether there is b.
         activation: Kind of the layer behind it, or a function of a layer and `name`.
         name: `gcnconv<N>` without one.
+        parallel_strategy: As in a layer; that of the maps of features.
 
     Source: Kipf and Welling 2017, equation 2, https://arxiv.org/abs/1609.02907
     """
@@ -148,7 +153,9 @@ class GCNConv(_NormalizedGraph):
         bias: bool = True,
         activation: Activation | Layer | None = None,
         name: str | None = None,
+        parallel_strategy: Mapping[str, Any] | None = None,
     ) -> None:
+        self.parallel_strategy = parallel_strategy  # before the maps are made
         super().__init__(input_channels, output_channels, bias, activation, name)
         self.num_nodes = num_nodes
 
@@ -171,6 +178,7 @@ class DenseGCNConv(_NormalizedGraph):
         activation: Kind of the layer behind it, or a function of a layer and `name`.
         normalized: Whether A is given as D^(−½) (A + 1) D^(−½) already, so that Y = A X W + b.
         name: `densegcnconv<N>` without one.
+        parallel_strategy: As in a layer; that of the maps of features.
 
     Source: as GCNConv.
     """
@@ -185,7 +193,9 @@ class DenseGCNConv(_NormalizedGraph):
         activation: Activation | Layer | None = None,
         normalized: bool = False,
         name: str | None = None,
+        parallel_strategy: Mapping[str, Any] | None = None,
     ) -> None:
+        self.parallel_strategy = parallel_strategy  # before the maps are made
         super().__init__(input_channels, output_channels, bias, activation, name)
         self.normalized = normalized
 
@@ -227,6 +237,7 @@ class GraphConv(_TwoMaps):
         bias: Whether there is b.
         activation: Kind of the layer behind it, or a function of a layer and `name`.
         name: `graphconv<N>` without one.
+        parallel_strategy: As in a layer; that of the maps of features.
 
     Source: Morris et al. 2019, equation 5, https://arxiv.org/abs/1810.02244
     """
@@ -242,7 +253,9 @@ class GraphConv(_TwoMaps):
         bias: bool = True,
         activation: Activation | Layer | None = None,
         name: str | None = None,
+        parallel_strategy: Mapping[str, Any] | None = None,
     ) -> None:
+        self.parallel_strategy = parallel_strategy  # before the maps are made
         super().__init__(input_channels, output_channels, bias, activation, name)
         self.num_nodes = num_nodes
 
@@ -260,6 +273,7 @@ class DenseGraphConv(_TwoMaps):
         bias: Whether there is b.
         activation: Kind of the layer behind it, or a function of a layer and `name`.
         name: `densegraphconv<N>` without one.
+        parallel_strategy: As in a layer; that of the maps of features.
 
     Source: as GraphConv.
     """
@@ -273,7 +287,9 @@ class DenseGraphConv(_TwoMaps):
         bias: bool = True,
         activation: Activation | Layer | None = None,
         name: str | None = None,
+        parallel_strategy: Mapping[str, Any] | None = None,
     ) -> None:
+        self.parallel_strategy = parallel_strategy  # before the maps are made
         super().__init__(input_channels, output_channels, bias, activation, name)
 
     def forward(self, x: Layer, matrix: Layer) -> Layer:
@@ -300,6 +316,7 @@ class GINConv(_GraphModule):
         eps: ε.
         activation: Kind of the layer behind it, or a function of a layer and `name`.
         name: `ginconv<N>` without one.
+        parallel_strategy: As in a layer; that of the maps of features.
 
     Source: Xu et al. 2019, equation 4.1, https://arxiv.org/abs/1810.00826
     """
@@ -316,7 +333,9 @@ class GINConv(_GraphModule):
         eps: float = 1e-6,
         activation: Activation | Layer | None = None,
         name: str | None = None,
+        parallel_strategy: Mapping[str, Any] | None = None,
     ) -> None:
+        self.parallel_strategy = parallel_strategy  # before the maps are made
         super().__init__(input_channels, output_channels, activation, name)
         self.layers, self.num_nodes, self.eps = list(sequential_nn), num_nodes, eps
 
@@ -340,6 +359,7 @@ class GatedGraphConv(_GraphModule):
         num_layers: How often h is renewed, each time with a Θ of its own and the same GRU.
         activation: Kind of the layer behind it, or a function of a layer and `name`.
         name: `gatedgraphconv<N>` without one.
+        parallel_strategy: As in a layer; that of the maps of features.
 
     Source: Li et al. 2016, https://arxiv.org/abs/1511.05493
     """
@@ -355,7 +375,9 @@ class GatedGraphConv(_GraphModule):
         num_layers: int = 1,
         activation: Activation | Layer | None = None,
         name: str | None = None,
+        parallel_strategy: Mapping[str, Any] | None = None,
     ) -> None:
+        self.parallel_strategy = parallel_strategy  # before the maps are made
         super().__init__(input_channels, output_channels, activation, name)
         if output_channels < input_channels:
             raise ConfigurationError(
@@ -429,6 +451,7 @@ class NNConv(_EdgeMaps):
         bias: Whether there is b.
         activation: Kind of the layer behind it, or a function of a layer and `name`.
         name: `nnconv<N>` without one.
+        parallel_strategy: As in a layer; that of the maps of features.
 
     Source: Gilmer et al. 2017, https://arxiv.org/abs/1704.01212
     """
@@ -444,7 +467,9 @@ class NNConv(_EdgeMaps):
         bias: bool = True,
         activation: Activation | Layer | None = None,
         name: str | None = None,
+        parallel_strategy: Mapping[str, Any] | None = None,
     ) -> None:
+        self.parallel_strategy = parallel_strategy  # before the maps are made
         super().__init__(sequential_nn, input_channels, output_channels, bias, activation, name)
         self.num_nodes = num_nodes
 
@@ -467,6 +492,7 @@ class DenseNNConv(_EdgeMaps):
         bias: Whether there is b.
         activation: Kind of the layer behind it, or a function of a layer and `name`.
         name: `densennconv<N>` without one.
+        parallel_strategy: As in a layer; that of the maps of features.
 
     Source: as NNConv.
     """
@@ -482,7 +508,9 @@ class DenseNNConv(_EdgeMaps):
         bias: bool = True,
         activation: Activation | Layer | None = None,
         name: str | None = None,
+        parallel_strategy: Mapping[str, Any] | None = None,
     ) -> None:
+        self.parallel_strategy = parallel_strategy  # before the maps are made
         super().__init__(sequential_nn, input_channels, output_channels, bias, activation, name)
         self.num_nodes = num_nodes
 

@@ -53,6 +53,7 @@ class Callback(metaclass=StrictKeywords):
         reads_weights: Whether it looks at weights, gradients or the optimizer's state. False lets each rank hold a part
             of those of layers with a model-parallel layout. It holds for the hooks that a class inherits: a subclass
             with hooks of its own says it again, or reads them.
+        keeps_weights: Whether it keeps tensors of the shapes of weights by their names, so that these must stay.
 
     Raises:
         ConfigurationError: when a subclass defines a public method that is named like a hook but is none, or a hook
@@ -65,6 +66,7 @@ class Callback(metaclass=StrictKeywords):
     replaces_weights: ClassVar[bool] = False
     looks_at: ClassVar[tuple[str, ...]] = ()
     reads_weights = True
+    keeps_weights = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

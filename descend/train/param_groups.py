@@ -9,7 +9,15 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["current_learning_rates", "group_learning_rates", "options_of", "set_each", "set_option", "split_groups"]
+__all__ = [
+    "current_learning_rates",
+    "exchange_parameters",
+    "group_learning_rates",
+    "options_of",
+    "set_each",
+    "set_option",
+    "split_groups",
+]
 
 _BETAS = ("beta1", "beta2")
 _SHOWN_GROUPS = 32
@@ -38,6 +46,39 @@ def _split(group: dict[str, Any], inside: list[bool]) -> dict[str, Any]:
             other[key] = [member for member, taken in members if taken]
             group[key] = [member for member, taken in members if not taken]
     return other
+
+
+def exchange_parameters(
+    optimizer: torch.optim.Optimizer,
+    before: Mapping[str, torch.Tensor],
+    now: Mapping[str, torch.Tensor],
+    beside: Mapping[str, str],
+) -> None:
+    """Give an optimizer the parameters that a module has now; those that are new begin without state.
+
+    Args:
+        optimizer: The optimizer.
+        before: The module's parameters before, by name.
+        now: Those of now. One that has the name of another takes its place in its group.
+        beside: For names that are new: the name of the parameter whose group they join, behind it.
+    """
+    names = {id(p): name for name, p in before.items()}
+    added: dict[str, list[str]] = {}
+    for name in now:
+        if name not in before:
+            added.setdefault(beside[name], []).append(name)
+    for group in optimizer.param_groups:
+        members = [names[id(p)] for p in group["params"]]
+        members = [each for name in members for each in (name, *added.get(name, ())) if each in now]
+        group["params"] = [now[name] for name in members]
+        if "param_names" in group:
+            group["param_names"] = members
+    kept = {id(p) for p in now.values()}
+    for p in before.values():
+        if id(p) not in kept:
+            optimizer.state.pop(p, None)
+    if hasattr(optimizer, "regrouped"):
+        optimizer.regrouped()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]  # our own optimizers
 
 
 def set_option(optimizer: torch.optim.Optimizer, weights: Iterable[torch.Tensor], option: str, value: Any) -> None:

@@ -27,6 +27,7 @@ from descend.train.history import RunHistory
 from descend.train.memory import MicroBatchSize
 from descend.train.module_state import ModuleExtraState, ReplacedSamples
 from descend.train.optimizers.state import OptimizerState
+from descend.train.param_groups import exchange_parameters
 from descend.train.state import AlgorithmState, TrainState
 from descend.train.views import RunViews
 
@@ -142,6 +143,24 @@ class Run:
         self.strategy.setup(self)
         self.transforms.setup(self)
         self.micro_batch_size.adaptive = self.micro_batch_size.adaptive and self.strategy.can_repeat_step
+
+    def take_form(self, form: Any, draws: Callable[[str], torch.Generator] | None = None) -> None:
+        """Let other layers stand in some places of a graph; see `descend.experiment.graph_task.GraphTask.take_form`.
+
+        The optimizer has no state of weights that are new, and the settings of those that they replace.
+        """
+        task: Any = self.task  # that of a graph: forms come from no other
+        task.take_form(form, draws)
+        before, module = self.parameters, task.module
+        now = dict(module.named_parameters())
+        if [(name, id(p)) for name, p in before.items()] == [(name, id(p)) for name, p in now.items()]:
+            return
+        self.clear_gradients()
+        exchange_parameters(self.optimizer, before, now, task.replaced_by())
+        self.parameters = now
+        self.buffer_snapshot = BufferSnapshot(module)
+        self.strategy.parameters_changed()
+        self.views.begin_epoch()
 
     # ---- plain values
 

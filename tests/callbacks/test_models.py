@@ -4,6 +4,7 @@ import pytest
 import torch
 from callback_runs import follow, graph_run, in_one_go_and_in_two, samples
 
+import descend
 from descend.callbacks import ExportOnnx, LoadModel, SaveModel, SaveTopKModels
 from descend.errors import ConfigurationError, StorageError, Unsupported
 
@@ -68,6 +69,24 @@ def test_what_cannot_be_had_is_refused():
         ExportOnnx()
     with pytest.raises(Unsupported, match=r"torch\.onnx\.export"):
         follow(ExportOnnx(output_filename="model.onnx"))
+
+
+def test_a_model_that_onnx_has_no_form_for_is_refused_before_it_is_trained(tmp_path):
+    x = descend.Input(data_field="samples", name="x")
+    noise = descend.Gaussian(neuron_dims=[1, 3, 3], stdev=0.5, name="noise")
+    scores = descend.FullyConnected(descend.Add(x, noise), num_neurons=1, name="scores")
+    model = descend.Model(
+        1,
+        layers=descend.traverse_layer_graph([x, noise]),
+        objective_function=descend.ObjectiveFunction([descend.L2Norm2(scores)]),
+        callbacks=[ExportOnnx(output_filename="model.onnx")],
+    )
+    readers = descend.DataReader(
+        [descend.Reader(name="synthetic", role="train", num_samples=4, synth_dimensions="1 3 3")]
+    )
+    with pytest.raises(Unsupported, match="layer 'noise': Gaussian has no form in ONNX"):
+        descend.run(descend.Trainer(2, random_seed=1), model, readers, descend.SGD(learn_rate=0.1), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_trained_model_lies_as_onnx_in_the_run_directory(tmp_path):

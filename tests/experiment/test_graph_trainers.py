@@ -10,11 +10,13 @@ import torch
 
 import descend
 from descend.__main__ import main
+from descend.callbacks import LocalTournament
 from descend.errors import ConfigurationError, Stopped
 from descend.experiment import save_prototext
 from descend.experiment.graph_task import GraphTask
 from descend.graph import check
 from descend.lower import lower
+from descend.train.population.ltfb import PairwiseWithTies
 
 pytestmark = pytest.mark.slow
 
@@ -107,6 +109,9 @@ def test_the_activations_are_what_they_are_called(name, function):
     samples = torch.randn(4, 1, 8, 8)
     found = module.outputs(["hidden", "active"], {"samples": samples})
     torch.testing.assert_close(found["active"], function(found["hidden"]))
+    reads = module({"samples": samples, "labels": torch.eye(10)[:4]})["loss"]  # as a run does: it may overwrite inputs
+    expected = module.outputs(["loss"], {"samples": samples, "labels": torch.eye(10)[:4]})["loss"]
+    torch.testing.assert_close(reads, expected)
     task.take_form({})
     assert torch.equal(module.outputs(["active"], {"samples": samples})["active"], found["hidden"].relu())
 
@@ -121,7 +126,7 @@ def test_a_model_without_activations_has_none_to_replace():
     plan = check(model, {"samples": (1, 8, 8), "labels": (10,)})
     task = GraphTask(lower(plan, lambda weights: torch.Generator().manual_seed(1)), plan)
     with pytest.raises(ConfigurationError, match="the model must have one of relu, tanh, elu, sigmoid, leaky relu"):
-        task.replace_activation(torch.Generator())
+        task.replaceable(["activation"])
 
 
 def test_trainers_begin_apart_or_alike():
@@ -179,3 +184,18 @@ def test_without_samples_for_a_tournament_nothing_begins():
     with pytest.raises(ConfigurationError, match="role 'tournament'"):
         descend.run(trainer(CHANGING), graph(), digits(tournament=0.0), SGD, "run", trainers=2)
     assert not Path("run").exists()
+
+
+def test_the_callback_in_one_process_does_what_rounds_of_as_many_steps_do():
+    """Also where a signal ends one trainer between two exchanges, and the run goes on."""
+    way = descend.ExchangeStrategy("sendrecv_weights", exchange_hyperparameters=True)
+    rounds = descend.run(trainer(PairwiseWithTies(BEST, way)), graph(), digits(), SGD, "rounds", trainers=2)
+    callback = LocalTournament(batch_interval=8, metric="accuracy", exchange_hyperparameters=True)
+    alone = descend.Trainer(
+        mini_batch_size=50, random_seed=3, training_algo=descend.BatchedIterativeOptimizer(num_iterations=24)
+    )
+    with pytest.raises(Stopped):
+        descend.run(alone, graph(callback, Signal()), digits(), SGD, "run", trainers=2)
+    found = descend.run(alone, graph(callback), digits(), SGD, "run", resume=True)
+    assert [row["scores"] for row in lineage()] == [row["scores"] for row in lineage("rounds")]
+    assert weights(found) == weights(rounds)

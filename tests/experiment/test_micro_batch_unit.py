@@ -4,8 +4,11 @@ import pytest
 
 import descend
 from descend.errors import ConfigurationError
+from descend.experiment.check import check as check_experiment
+from descend.experiment.experiment import Experiment
 from descend.experiment.micro_batch_unit import graph_unit, last_group, tell_of_whole_groups
 from descend.graph import check
+from descend.leniency import lenient
 
 
 @pytest.mark.parametrize(
@@ -70,3 +73,15 @@ def test_a_group_of_one_image_has_many_values():
 def test_micro_batches_that_are_not_whole_groups_are_reported(recwarn, size, unit, warns):
     tell_of_whole_groups(size, unit)
     assert [("whole batch-norm groups of 4 samples" in str(w.message)) for w in recwarn] == [True] * warns
+
+
+@pytest.mark.parametrize(("kind", "unit"), [(None, 1), (NORM, 1), (descend.BatchwiseReduceSum, None)])
+def test_a_model_without_training_samples_is_split_where_no_layer_sums_over_samples(kind, unit, tmp_path):
+    """Several ranks then share its mini-batches; a unit of None is refused there."""
+    x = descend.Input(data_field="samples")
+    layers = [x, kind(x) if kind else descend.Relu(x)]
+    model = descend.Model(0, layers, metrics=[descend.Metric(descend.L1Norm(layers[1]), name="m")])
+    readers = descend.DataReader([descend.Reader(name="synthetic", role="test", num_samples=4, synth_dimensions="2")])
+    with lenient():
+        made = check_experiment(Experiment(descend.Trainer(2), model, readers, descend.SGD(learn_rate=0.1)), 1)
+    assert made.unit == unit

@@ -211,6 +211,7 @@ SCHEDULED = functools.partial(descend.optim.SGD, lr=lambda updates: 0.1 / (1 + u
         ({"strategy": "perturb_hyperparameters"}, SCHEDULED, "'lr' follows a schedule"),
         ({"strategy": "perturb_hyperparameters", "options": "lr momentun"}, optimizer, "'momentun'.*mean 'momentum'"),
         ({"strategy": "replace_activation"}, optimizer, "needs a graph"),
+        ({"strategy": "hybrid_mutation"}, optimizer, "needs a graph"),
     ],
 )
 def test_a_change_that_cannot_be_made_is_refused_before_anything_runs(trainers, mutation, optimizer, message):

@@ -140,3 +140,26 @@ def test_the_edge_network_takes_lbann_s_arguments():
     found = result(theirs)
     assert found.abs().max() > 0.1
     torch.testing.assert_close(found, result(ours))
+
+
+@pytest.mark.parametrize(
+    ("make", "fields"),
+    [
+        (lambda m, **more: m.GCNConv(3, 2, 4, True, lbann.Relu, "g", **more), "x s t"),
+        (lambda m, **more: m.GraphConv(3, 2, 4, 6, True, lbann.Relu, "g", **more), "x s t"),
+        (lambda m, **more: m.GatedGraphConv(3, 3, 4, 6, 2, **more), "x s t"),
+        (lambda m, **more: m.DenseGCNConv(3, 2, **more), "x a"),
+        (lambda m, **more: m.DenseGraphConv(3, 2, **more), "x a"),
+        (
+            lambda m, **more: m.NNConv([lbann.modules.ChannelwiseFullyConnectedModule(6)], 4, 6, 3, 2, 2, **more),
+            "x n e t",
+        ),
+    ],
+)
+def test_modules_of_graphs_hand_a_parallel_strategy_to_their_maps(make, fields):
+    y = make(lbann.modules.graph, parallel_strategy={"sample_groups": 2})(
+        *(lbann.Input(data_field=name) for name in fields.split())
+    )
+    maps = [one for one in lbann.traverse_layer_graph(y) if type(one).__name__ == "ChannelwiseFullyConnected"]
+    told = [one for one in maps if one.parallel_strategy and one.parallel_strategy.sample_groups == 2]
+    assert told

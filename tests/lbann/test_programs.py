@@ -15,7 +15,9 @@ import descend
 import descend.data
 import descend.models
 import descend.zoo
+from descend.data.formats.python_module import imported, module_in_import
 from descend.data.transforms import Scale
+from descend.errors import DataError
 
 ROOT = Path(__file__).parents[2]
 DIGITS = Path(descend.zoo.__file__).parent / "digits"
@@ -224,3 +226,16 @@ def left_by(run_dir):
 def test_outputs_of_layers_are_computed_for_given_inputs(tmp_path):
     done = run_program(tmp_path, EVALUATION)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_s_module_that_starts_a_run_when_it_is_imported_starts_no_driver(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setattr("descend.lbann.launcher.save_prototext", None)  # a driver would be started behind this
+    (tmp_path / "reads_and_runs.py").write_text(
+        "import descend.lbann as lbann\n"
+        "x = lbann.Input(data_field='samples')\n"
+        "lbann.run(lbann.Trainer(2), lbann.Model(0, [x]), lbann.reader_pb2.DataReader(), lbann.SGD(), work_dir='w')\n"
+    )
+    with pytest.raises(DataError, match=r"imports 'reads_and_runs' for its reader.*__name__ == '__main__'"):
+        imported("reads_and_runs", str(tmp_path))
+    assert module_in_import() is None

@@ -15,6 +15,7 @@ from descend.runtime import generator
 
 def start(initializer, shape=(200, 300), fan_in=300, fan_out=200, column_major=False, seed=1, datatype=None):
     planned = SimpleNamespace(
+        zero_columns=(),
         name="w",
         shape=shape,
         initializer=initializer,

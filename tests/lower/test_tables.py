@@ -44,6 +44,21 @@ def test_the_padding_vector_is_zero_and_gets_no_gradient():
     assert table(padding_idx=0)(f64([0, 1, 2, 2])).tolist() == [[[0, 0], [10, 11], [20, 21], [20, 21]]]
 
 
+def test_the_padding_vector_starts_at_zero_for_all_layers_that_share_the_table():
+    """As in LBANN; else regularization would count it, and another layer would read it."""
+    given = descend.Weights(descend.ConstantInitializer(value=3), name="t")
+
+    def both(x):
+        settings = {"num_embeddings": 3, "embedding_dim": 2, "weights": [given]}
+        return descend.Add(descend.Embedding(x, padding_idx=1, **settings), descend.Embedding(x, **settings))
+
+    y = both(descend.Input(data_field="x"))
+    module = descend.Model(0, [y]).to_torch(fields={"x": (1,)}, outputs=[y.name])
+    (table,) = module.parameters()
+    assert table.tolist() == [[3, 0, 3], [3, 0, 3]]
+    assert module(f64([[0], [1]])).tolist() == [[[6, 6]], [[0, 0]]]
+
+
 def test_the_output_has_one_dimension_more():
     assert table(shape=(4, 3)).shape == (4, 3, 2)
     indices = f64([[0, 1, 2], [2, 1, 0], [0, 0, 0], [1, 1, 1]])

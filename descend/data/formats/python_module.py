@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from descend.data.description import PythonDataReader, Reader
     from descend.data.reader_protocol import Array
 
-__all__ = ["PYTHON", "ModuleSamples", "RowFiller", "imported", "require_code", "shape_of"]
+__all__ = ["PYTHON", "ModuleSamples", "RowFiller", "imported", "module_in_import", "require_code", "shape_of"]
 
 _FUNCTIONS = ("sample_function", "num_samples_function", "sample_dims_function")
 
@@ -66,6 +66,7 @@ def imported(module: str, folder: str) -> ModuleType:
     file = place.joinpath(*module.split(".")).with_suffix(".py")
     sys.path[:0] = [str(place)] if str(place) not in sys.path else []
     known = sys.modules.get(module)
+    _importing.append(module)
     try:
         if known is None or not file.is_file() or _is_of(known, file):
             return importlib.import_module(module)
@@ -79,7 +80,17 @@ def imported(module: str, folder: str) -> ModuleType:
         raise DataError(
             f"the module '{module}' cannot be imported ({type(error).__name__}: {error}); it is looked for in {place}"
         ) from error
+    finally:
+        _importing.pop()
     return made
+
+
+def module_in_import() -> str | None:
+    """The module of a reader whose code is run at this moment to import it; None if there is none."""
+    return _importing[-1] if _importing else None
+
+
+_importing: list[str] = []
 
 
 def _is_of(module: ModuleType, file: Path) -> bool:

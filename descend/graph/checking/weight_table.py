@@ -145,6 +145,7 @@ def _planned(layer: Layer, slot: WeightSlot, own: Weights) -> PlannedWeights:
         layer=layer.name,
         column_major=slot.column_major,
         datatype=own.datatype or layer.datatype,
+        zero_columns=slot.zero_columns,
     )
 
 
@@ -173,4 +174,5 @@ def _shared(before: PlannedWeights, again: PlannedWeights) -> PlannedWeights:
         fan_in=counted.fan_in,
         fan_out=counted.fan_out,
         column_major=before.column_major or again.column_major,
+        zero_columns=(*before.zero_columns, *again.zero_columns),
     )

@@ -42,7 +42,7 @@ class _Table(Layer):
 class Embedding(_Table):
     """The vector ⌊x⌋ of a table for each entry x; zeros for an index out of range. No gradient flows to the indices.
 
-    The vector `padding_idx`, if set, reads as zeros and gets no gradient.
+    The vector `padding_idx`, if set, starts at zero, however the others do, reads as zeros and gets no gradient.
 
     Shapes: x any; y (*x, embedding_dim); table (embedding_dim, num_embeddings), from N(0, 1). Listed values fill it
     column by column, so one vector comes after the other.
@@ -59,6 +59,11 @@ class Embedding(_Table):
         if self.padding_idx is not None and not 0 <= self.padding_idx < self.num_embeddings:
             raise GraphError(f"has padding_idx {self.padding_idx}; expected 0 to {self.num_embeddings - 1}, or unset")
         return shape
+
+    def weight_slots(self, inputs: tuple[Incoming, ...]) -> tuple[WeightSlot, ...]:
+        """The table, whose vector `padding_idx` starts at zero."""
+        (table,) = super().weight_slots(inputs)
+        return (table if self.padding_idx is None else table._replace(zero_columns=(self.padding_idx,)),)
 
 
 class DistEmbedding(_Table):

@@ -73,8 +73,10 @@ def run(
         The exit status of the driver, or that of the submission.
 
     Raises:
-        ConfigurationError: the script exists, the scheduler is unknown or has no queue, or a folder cannot be made.
+        ConfigurationError: the script exists, the scheduler is unknown or has no queue, or a folder cannot be made; or
+            the driver imports the module that calls this, for its reader.
     """
+    _refuse_within_driver()
     kind = detected() if scheduler is None else scheduler
     require(check_choice("scheduler", kind, SCHEDULERS))
     folder = job_folder(work_dir or experiment_dir, job_name, nodes, procs_per_node)
@@ -147,6 +149,21 @@ def make_batch_script(
     for name, value in (environment or {}).items():
         script.add_export(name, value)
     return script
+
+
+def _refuse_within_driver() -> None:
+    """Refuse a run within the import of a reader's module, which would start drivers without end.
+
+    Raises:
+        ConfigurationError: a reader of this driver is importing a module.
+    """
+    from descend.data.formats.python_module import module_in_import  # not for scripts that only describe
+
+    if (module := module_in_import()) is not None:
+        raise ConfigurationError(
+            f"the driver imports '{module}' for its reader, and that starts another run: put what is not for the "
+            "reader under  if __name__ == '__main__':"
+        )
 
 
 def _make(folder: Path) -> None:

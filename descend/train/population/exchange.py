@@ -85,7 +85,7 @@ def restore_model(run: Run, state: ModelState) -> None:
     # Cloned, because an optimizer keeps the tensors that it loads and several trainers may load one model.
     nested = unflatten(state.plain, {name: tensor.clone() for name, tensor in state.tensors.items()})
     if nested["form"] is not None:
-        run.task.take_form(nested["form"])  # pyright: ignore[reportAttributeAccessIssue]  # as has the task it was captured from
+        run.take_form(nested["form"])
     own = _tensors(run)
     with torch.no_grad():
         for name, tensor in nested["weights"].items():

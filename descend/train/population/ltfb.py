@@ -95,8 +95,10 @@ class MutationStrategy(metaclass=StrictKeywords):
 
     Args:
         strategy: "null_mutation" leaves it unchanged; "replace_activation" replaces one activation, chosen at random,
-            by another of ReLU, tanh, ELU, sigmoid and leaky ReLU (0.01); "perturb_hyperparameters", our own addition,
-            multiplies or divides options of the optimizer by `factor`, at random.
+            by another of ReLU, tanh, ELU, sigmoid and leaky ReLU (0.01); "replace_convolution" replaces one convolution
+            by one with a kernel of 3, 5, 7 or 9 and 6, 16 or 32 channels; "hybrid_mutation" does either;
+            "perturb_hyperparameters", our own addition, multiplies or divides options of the optimizer by `factor`, at
+            random.
         options: For perturb_hyperparameters: names of options, separated by spaces.
         factor: For perturb_hyperparameters: > 1.
         lowest: For perturb_hyperparameters: lower bound of an option, >= 0.
@@ -116,17 +118,17 @@ class MutationStrategy(metaclass=StrictKeywords):
 
     def __post_init__(self) -> None:
         _check_choice("MutationStrategy", self.strategy, _MUTATIONS)
-        if self.strategy in ("replace_convolution", "hybrid_mutation"):
-            raise ConfigurationError(
-                f"MutationStrategy: {self.strategy} is not supported, since it changes the shapes of weights; use "
-                "replace_activation or perturb_hyperparameters"
-            )
         if not self.factor > 1 or not 0 <= self.lowest <= self.highest or not self.options.split():
             raise ConfigurationError(
                 "MutationStrategy: factor must be > 1, lowest >= 0 and <= highest, and options must name at least one; "
                 f"got factor={self.factor!r}, lowest={self.lowest!r}, highest={self.highest!r}, "
                 f"options={self.options!r}"
             )
+
+    @property
+    def reshapes(self) -> bool:
+        """Whether it changes the shapes of weights."""
+        return self.strategy in ("replace_convolution", "hybrid_mutation")
 
     def to_fields(self) -> dict[str, Any]:
         """The fields of its text form."""
@@ -272,6 +274,11 @@ class RandomPairwiseExchange(_Exchange):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metric_strategies", _directions("RandomPairwiseExchange", self.metric_strategies))
+        if self.mutation_strategy.reshapes and self.exchange_strategy.weights_names:
+            raise ConfigurationError(
+                f"RandomPairwiseExchange: {self.mutation_strategy.strategy} changes the shapes of weights, so models "
+                "are sent whole: leave out weights_names"
+            )
 
 
 @dataclass(frozen=True)

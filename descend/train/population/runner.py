@@ -17,6 +17,7 @@ import torch
 
 from descend.errors import ConfigurationError, NumericalError, Stopped, nearest
 from descend.launch import TrainerLayout, as_trainer
+from descend.launch.trainer_layout import current_trainer
 from descend.runtime import Communicator, SaveRequest, generator
 from descend.train.evaluation import evaluate
 from descend.train.param_groups import current_learning_rates
@@ -32,14 +33,21 @@ from descend.train.population.ltfb import (
 from descend.train.progress import ExecutionContext, Mode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from descend.train.algorithms import TrainingAlgorithm
+    from descend.train.callback import Callback
     from descend.train.population.ltfb import LTFB, MetaLearningStrategy
     from descend.train.run import Run
 
 __all__ = ["ExchangeResult", "Population", "TrainerRun", "check_mutation"]
 
+# What may be replaced in a graph, by the strategy of mutation.
+REPLACED = {
+    "replace_activation": ("activation",),
+    "replace_convolution": ("convolution",),
+    "hybrid_mutation": ("activation", "convolution"),
+}
 _KEPT = 2  # checkpoints of exchanges: after a crash between those of two trainers, all resume from the one before
 
 
@@ -50,10 +58,12 @@ class TrainerRun:
     Attributes:
         number: From 0.
         run: Its run.
+        waits_at: The exchange within its training that it waits for, and the number of that, while others train.
     """
 
     number: int
     run: Run
+    waits_at: tuple[MetaLearningStrategy, int] | None = None
 
     @property
     def state(self) -> dict[str, Any]:
@@ -87,6 +97,10 @@ class ExchangeResult:
     took: int | None = None
     changed: dict[str, Any] = field(default_factory=dict[str, Any])
     rates: list[float] = field(default_factory=list[float])
+
+
+class _Meets(BaseException):
+    """Leaves the training of a trainer before a step, so that the others of this process come to that step as well."""
 
 
 class Population:
@@ -137,8 +151,6 @@ class Population:
             begun = player.state["round"] or player.state["trained"]
             if begun and player.run.state.began == ExecutionContext(Mode.TRAIN):
                 player.run.state.began = None  # limits count from the start of a round, not of the run
-            if player.state["form"] is not None:
-                player.run.task.take_form(player.state["form"])  # pyright: ignore[reportAttributeAccessIssue]  # the state comes from this task
         while (number := self.players[0].state["round"]) < algorithm.metalearning_steps:
             self._train(algorithm.local_algo)
             self._exchange(algorithm.strategy, number)
@@ -153,9 +165,21 @@ class Population:
     def meet(self, strategy: MetaLearningStrategy, number: int) -> None:
         """Run exchange `number` within the training of every trainer, between two steps.
 
+        Where several trainers share this process, the one that acts leaves its training here; all go on from here when
+        the last of them has come. Then this is called again, and does nothing.
+
         Raises:
             ConfigurationError: a trainer has ended its training, and none is left to play with.
         """
+        if len(self.players) == 1:
+            self._meet(strategy, number)
+            return
+        acting = next(player for player in self.players if player.number == current_trainer()[0])
+        if acting.state["round"] <= number:
+            acting.waits_at = strategy, number
+            raise _Meets
+
+    def _meet(self, strategy: MetaLearningStrategy, number: int) -> None:
         _require_all_meet(self.tell({player.number: {"meets": number} for player in self.players}))
         self._exchange(strategy, number, saved=False)
 
@@ -174,10 +198,8 @@ class Population:
 
     def _train(self, algorithm: TrainingAlgorithm) -> None:
         """Train each trainer for a round, and synchronize; a signal stops all of them."""
-        for player in self.players:
-            if self._stopped is None and not player.state["trained"] and not player.state["failed"]:
-                with as_trainer(player.number, self.shares.trainers):
-                    self._train_one(player, algorithm)
+        while self._train_on(algorithm):
+            pass
         words = {p.number: {"stopped": self._asked(p), "failed": p.state["failed"]} for p in self.players}
         states = self.tell(words)
         if any("meets" in word for word in states.values()):
@@ -188,6 +210,22 @@ class Population:
         if len(failed) == len(states):
             raise NumericalError([*failed, "no trainer is left whose model could be copied"])
 
+    def _train_on(self, algorithm: TrainingAlgorithm) -> bool:
+        """Train each trainer to its next exchange or to its end; whether there was an exchange, so that it goes on."""
+        for player in self.players:
+            if self._stopped is None and not player.state["trained"] and not player.state["failed"]:
+                with as_trainer(player.number, self.shares.trainers):
+                    self._train_one(player, algorithm)
+        waiting = {player.number: player.waits_at for player in self.players}
+        where = next((each for each in waiting.values() if each is not None), None)
+        if where is None or self._stopped is not None:
+            return False
+        _require_all_meet({number: {"meets": each[1]} if each else {} for number, each in waiting.items()})
+        for player in self.players:
+            player.waits_at = None
+        self._meet(*where)
+        return True
+
     def _asked(self, player: TrainerRun) -> str | None:
         """Why all trainers must stop, if this one was stopped; else None."""
         signal = player.run.strategy.stop_requested()
@@ -196,6 +234,8 @@ class Population:
     def _train_one(self, player: TrainerRun, algorithm: TrainingAlgorithm) -> None:
         try:
             player.state["reason"] = algorithm.apply(player.run)
+        except _Meets:
+            return
         except Stopped as stopped:
             who = f"trainer {player.number}: " if self.shares.trainers > 1 else ""
             self._stopped = f"{who}{stopped}"
@@ -258,12 +298,15 @@ class Population:
         outcome.scores = self._scores(player, strategy)
         if partner is None:
             return outcome
+        own = taken[player.number]
+        if strategy.mutation_strategy.reshapes and not strategy.exchange_strategy.whole:
+            own = capture_model(player.run)  # the optimizer has no state for the weights of the other model
         restore_model(player.run, received[player.number])
         outcome.partner_scores = self._scores(player, strategy, failed=False)
         if beats(outcome.partner_scores, outcome.scores, strategy.metrics, strategy.takes_equal):
             self._after_copy(player, outcome, partner, strategy.mutation_strategy)
         else:
-            restore_model(player.run, taken[player.number])
+            restore_model(player.run, own)
         return outcome
 
     def _truncation(
@@ -317,8 +360,9 @@ class Population:
         return outcomes
 
     def _after_copy(self, player: TrainerRun, outcome: ExchangeResult, source: int, mutation: MutationStrategy) -> None:
+        if player.state["failed"] is not None:
+            player.run.state.began = None  # it has not come to the end of its round
         outcome.took, player.state["failed"] = source, None
-        player.run.state.began = None  # set if the trainer has failed within its round
         player.run.state.skipped_in_a_row = 0
         draws = generator(self._seed, "mutation", outcome.round, player.number)
         outcome.changed = mutate(player.run, mutation, draws)
@@ -433,25 +477,34 @@ def _order(scores: Mapping[str, float], metrics: Mapping[str, MetricStrategy]) -
     return False, -value if way is MetricStrategy.HIGHER_IS_BETTER else value
 
 
-def check_mutation(strategy: MutationStrategy, optimizer: torch.optim.Optimizer, task: Any) -> None:
+def check_mutation(
+    strategy: MutationStrategy, optimizer: torch.optim.Optimizer, task: Any, callbacks: Iterable[Callback] = ()
+) -> None:
     """Check that a mutation can be applied, before anything is trained.
 
     Args:
         strategy: The mutation.
         optimizer: Whose options it may change.
         task: Whose layers it may change.
+        callbacks: Of the run.
 
     Raises:
-        ConfigurationError: the optimizer has no such option, or the model no such layer.
+        ConfigurationError: the optimizer has no such option, the model no such layer, or a callback keeps weights whose
+            shapes would change.
     """
     if strategy.strategy == "perturb_hyperparameters":
         problems = [problem for option in strategy.options.split() for problem in _fixed(optimizer, option)]
         if problems:
             raise ConfigurationError(problems)
-    if strategy.strategy == "replace_activation":
-        if not hasattr(task, "replace_activation"):
-            raise ConfigurationError("replace_activation needs a graph, and this model is a torch module")
-        task.activations()
+    if kinds := REPLACED.get(strategy.strategy):
+        if not hasattr(task, "take_form"):
+            raise ConfigurationError(f"{strategy.strategy} needs a graph, and this model is a torch module")
+        task.replaceable(kinds)
+    if keeping := [type(one).__name__ for one in callbacks if one.keeps_weights and strategy.reshapes]:
+        raise ConfigurationError(
+            f"{strategy.strategy} changes the shapes of weights, and {keeping[0]} keeps copies of them: leave out one "
+            "of the two"
+        )
 
 
 def _fixed(optimizer: torch.optim.Optimizer, option: str) -> list[str]:
@@ -477,9 +530,10 @@ def mutate(run: Run, strategy: MutationStrategy, draws: torch.Generator) -> dict
     check_mutation(strategy, run.optimizer, run.task)
     if strategy.strategy == "perturb_hyperparameters":
         return {option: _perturbed(run, option, strategy, draws) for option in strategy.options.split()}
-    if strategy.strategy == "replace_activation":
+    if kinds := REPLACED.get(strategy.strategy):
         task: Any = run.task
-        name, before, after = task.replace_activation(draws)
+        form, name, before, after = task.mutate(kinds, draws)
+        run.take_form(form, lambda weights: draws)
         return {name: [before, after]}
     return {}
 

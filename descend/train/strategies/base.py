@@ -92,6 +92,10 @@ class Strategy:
         self.parameters: dict[str, torch.nn.Parameter] = dict(run.task.module.named_parameters())
         self._is_divided = False
 
+    def parameters_changed(self) -> None:
+        """Called when the module has other parameters than before, between two steps; all ranks call it together."""
+        self.parameters = dict(self._run.task.module.named_parameters())
+
     @property
     def world(self) -> Communicator:
         """All ranks that take part in the run in any role; their settings are compared before it begins."""

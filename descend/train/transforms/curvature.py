@@ -116,7 +116,8 @@ class Curvature(GradientTransform):
             raise ConfigurationError(
                 [f"KFAC: disable_layers: there is no layer '{x}'{nearest(x, layers.values())}" for x in unknown]
             )
-        self._names = {id(p): name for name, p in run.parameters.items() if layers.get(name) not in left_out}
+        self._left_out, self._watched = left_out, dict[str, torch.nn.Parameter]()
+        self._names: dict[int, str] = {}
         self._sums: dict[str, _Sums] = {}
         self._denominator: Tensor | float = 1.0
         self._gathers = False
@@ -127,6 +128,9 @@ class Curvature(GradientTransform):
     def begin(self) -> None:
         """See `GradientTransform.begin`."""
         self._sums = {}
+        if self._watched is not self._run.parameters:  # the module has other parameters than before
+            self._watched, layers = self._run.parameters, _layer_of_each_weight(self._run.task.module)
+            self._names = {id(p): name for name, p in self._watched.items() if layers.get(name) not in self._left_out}
         step = self._step
         self._gathers = not self._blocks or (step - 1) % self._interval.at(step) == 0
 
@@ -141,7 +145,8 @@ class Curvature(GradientTransform):
 
     @property
     def _blocks(self) -> dict[str, dict[str, Any]]:
-        return self._run.state.algorithm.get(_KEY, {})
+        blocks, weights = self._run.state.algorithm.get(_KEY, {}), self._run.parameters
+        return {name: block for name, block in blocks.items() if name in weights and _fits(block, weights[name])}
 
     @torch.no_grad()
     def _add_sums(self, use: _Use, error: Tensor) -> None:
@@ -408,6 +413,12 @@ def _layer_of_each_weight(module: torch.nn.Module) -> dict[str, str]:
 def _placed(block: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
     """A copy of a block with its tensors on a device; those of a checkpoint are on the CPU."""
     return {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in block.items()}
+
+
+def _fits(block: Mapping[str, Any], weight: Tensor) -> bool:
+    """Whether factors are of weights of this shape, which may have been replaced by others."""
+    matrix = weight.t() if block["transposed"] else weight.flatten(1)
+    return (len(block["G"]), len(block["A"])) == (matrix.shape[0], matrix.shape[1] + bool(block["bias"]))
 
 
 def _balance(a: Tensor, g: Tensor) -> Tensor:

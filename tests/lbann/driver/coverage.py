@@ -30,8 +30,6 @@ REASONS = {
     "reader hdf5": "of builds with distconv alone, and refused by name",
     "reader hdf5_data_reader": "needs h5py, an extra; tests/data/lbann_readers/test_hdf5_schema.py reads its files",
     "reader python_dataset": "needs a signed file of a script: tests/lbann/test_programs.py, true and spoilt",
-    "mutation replace_convolution": "refused in words: docs/trainers.md",
-    "mutation hybrid_mutation": "refused in words: docs/trainers.md",
     **{f"reader {name}": PROJECT for name in ("nci", "mesh", "jag_conduit", "jag_conduit_hdf5", "ras_lipid",
                                               "pilot2_molecular_reader", "node2vec", "multi_conduit")},
 }  # fmt: skip

@@ -69,6 +69,12 @@ def decayed(lr: float, scale: float) -> float:
     return SIZE * (1 - lr * (2 + scale)) ** 12
 
 
+CONVOLVED = """
+  layer { name: "image" parents: "w" reshape { dims: [1, 2, 2] } }
+  layer { name: "conv" parents: "image" convolution {
+    num_dims: 2 kernel_size: [3] padding: [1] out_channels: 2 } }
+  layer { name: "flat" parents: "conv" l2_norm2 {} }
+"""
 ALGORITHMS = {
     "SGD max_batches": leaves(after(*[0.1] * 5), "", **algorithm("SGD", sgd("max_batches: 5"))),
     "SGD max_epochs": leaves(after(*[0.1] * 4), "", **algorithm("SGD", sgd("max_epochs: 2"))),
@@ -92,6 +98,14 @@ ALGORITHMS = {
         'layer { name: "act" parents: "w" relu {} }',
         'layer { name: "act" parents: "w" softmax {} } layer { name: "other" parents: "w" relu {} }',
         **ltfb("RegularizedEvolution", 'metric_name: "size" sample_size: 1', "replace_activation {}")),
+    "MutationStrategy ReplaceConvolution": says(
+        "receives model from trainer 0 .*, conv: kernel 3, 2 channels -> kernel [3579], (6|16|32) channels",
+        CONVOLVED, CONVOLVED.replace("out_channels: 2 }", "out_channels: 2 } freeze: true"),
+        **ltfb("RegularizedEvolution", 'metric_name: "size" sample_size: 1', "replace_convolution {}")),
+    "MutationStrategy HybridMutation": says(
+        "receives model from trainer 0 .*, conv: kernel 3, 2 channels -> kernel [3579], (6|16|32) channels",
+        CONVOLVED, 'layer { name: "act" parents: "w" relu {} }',
+        **ltfb("RegularizedEvolution", 'metric_name: "size" sample_size: 1', "hybrid_mutation {}")),
     "L2WeightRegularization": leaves(
         decayed(0.1, 0.5), "", TERMS='l2_weight_regularization { scale_factor: 0.5 weights: "own" }'),
 }  # fmt: skip

@@ -11,6 +11,8 @@ from descend.train import MetricStrategy
 MUTATIONS = [
     descend.MutationStrategy(),
     descend.MutationStrategy("replace_activation"),
+    descend.MutationStrategy("replace_convolution"),
+    descend.MutationStrategy("hybrid_mutation"),
     descend.MutationStrategy("perturb_hyperparameters", options="lr momentum", factor=2.0, lowest=0.001, highest=1.0),
 ]
 STRATEGIES = [
@@ -91,7 +93,14 @@ def test_what_lbanns_scripts_write():
         (lambda: descend.ExchangeStrategy("checkpoint_file"), "checkpoint_dir must be set"),
         (lambda: descend.ExchangeStrategy(checkpoint_dir="x"), "and only then"),
         (lambda: descend.MutationStrategy("null"), "must be one of .* got 'null'"),
-        (lambda: descend.MutationStrategy("replace_convolution"), "changes the shapes of weights"),
+        (
+            lambda: descend.RandomPairwiseExchange(
+                {"a": 0},
+                descend.ExchangeStrategy(weights_names=["w"]),
+                descend.MutationStrategy("replace_convolution"),
+            ),
+            "changes the shapes of weights",
+        ),
         (lambda: descend.MutationStrategy("perturb_hyperparameters", factor=1.0), "factor=1.0"),
     ],
 )

@@ -28,7 +28,7 @@ class NNConv(modules.NNConv):
         edge_input_channels: Features of each edge.
         activation: Kind of the layer behind it, or a function of a layer and `name`.
         name: `nnconv<N>` without one.
-        parallel_strategy: Accepted; the arithmetic is the same.
+        parallel_strategy: As in a layer; that of the maps of features.
     """
 
     def __init__(
@@ -43,8 +43,10 @@ class NNConv(modules.NNConv):
         name: str | None = None,
         parallel_strategy: Mapping[str, int] | None = None,
     ) -> None:
-        super().__init__(sequential_nn, num_nodes, input_channels, output_channels, False, activation, name)
-        del num_edges, edge_input_channels, parallel_strategy  # the layers that are given have these
+        super().__init__(
+            sequential_nn, num_nodes, input_channels, output_channels, False, activation, name, parallel_strategy
+        )
+        del num_edges, edge_input_channels  # the layers that are given have these
 
     def forward(self, x: Layer, sources: Layer, targets: Layer, edges: Layer) -> Layer:
         """The layers of a call, in LBANN's order of arguments.
