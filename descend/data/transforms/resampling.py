@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 ONE = 2**11  # of the weights of bytes
+_PART_NUMBERS = 2**16  # numbers of an output that are computed at once: 256 KiB as int32
 ATTEMPTS = 10  # at a window that fits into the image
 
 
@@ -53,6 +54,19 @@ class _Stretch:
     low: NDArray[np.int64]
     high: NDArray[np.int64]
     weight: NDArray[np.float32]
+
+    def part(self, samples: slice, pixels: slice = slice(None)) -> _Stretch:
+        """That of some samples and some output pixels."""
+        kept = (samples, pixels) if self.low.ndim == 2 else (pixels,)
+        return _Stretch(self.low[kept], self.high[kept], self.weight[kept])
+
+    def interleaved(self, channels: int) -> _Stretch:
+        """That of rows in which the channels of a pixel lie beside each other."""
+        low, high = (
+            (at[..., None] * channels + np.arange(channels)).reshape(*at.shape[:-1], at.shape[-1] * channels)
+            for at in (self.low, self.high)
+        )
+        return _Stretch(low, high, np.repeat(self.weight, channels, axis=-1))
 
 
 def _stretch(begin: NDArray[np.int64], extent: NDArray[np.int64], size: int) -> _Stretch:
@@ -73,6 +87,36 @@ def _shaped(weight: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
 
 
 def _interpolated(x: Samples, rows: _Stretch, columns: _Stretch) -> Samples:
+    if not isinstance(x, np.ndarray) or not is_pixels(x):
+        return _at_once(x, rows, columns)
+    # In parts that stay in a core's cache: memory for whole images would come from the system each time.
+    n, channels, height, width = len(x), x.shape[1], rows.low.shape[-1], columns.low.shape[-1]
+    found = np.empty((n, channels, height, width), np.uint8)
+    target = found
+    if _is_interleaved(x):  # as decoders leave it: a row is copied as it is, red, green, blue, red, ...
+        x = x.transpose(0, 2, 3, 1).reshape(n, 1, x.shape[2], x.shape[3] * channels)
+        columns, target = columns.interleaved(channels), found.transpose(0, 2, 3, 1)
+    down = max(1, _PART_NUMBERS // max(1, channels * width))
+    samples = max(1, down // max(1, height))
+    down = max(1, -(-height // -(-height // down)))  # parts of about the same size
+    for some in (slice(first, first + samples) for first in range(0, n, samples)):
+        across = columns.part(some)
+        for part in (slice(top, top + down) for top in range(0, height, down)):
+            values = _at_once(x[some], rows.part(some, part), across)
+            if target is found:
+                found[some, :, part] = values
+            else:
+                target[some, part] = values.reshape(target[some, part].shape)
+    return found
+
+
+def _is_interleaved(x: NDArray[np.uint8]) -> bool:
+    """Whether the channels of a pixel of (n, channels, height, width) lie beside each other, and pixels as well."""
+    channels = x.shape[1]
+    return channels > 1 and x.strides[1] == 1 and x.strides[3] == channels
+
+
+def _at_once(x: Samples, rows: _Stretch, columns: _Stretch) -> Samples:
     if rows.low.size:  # the pixels that are needed
         top, left = int(rows.low.min()), int(columns.low.min())
         x = x[:, :, top : int(rows.high.max()) + 1, left : int(columns.high.max()) + 1]
