@@ -107,8 +107,9 @@ def _interpolate_bytes(x: NDArray[np.uint8], rows: _Stretch, columns: _Stretch, 
         part = slice(first, first + count)
         top = int(rows.low[first])
         some = np.ascontiguousarray(x[..., top : int(rows.high[part][-1]) + 1, :])
-        lines = _lines(*(some.take(at, -1).astype(np.int32) for at in (low, high)), across)
-        values = _between(*(lines.take(at[part] - top, -2) for at in (rows.low, rows.high)), down[part])
+        lines = _lines(some.take(low, -1).astype(np.int32), some.take(high, -1).astype(np.int32), across)
+        above, below = (lines.take(at[part] - top, -2) for at in (rows.low, rows.high))
+        values = _between(above, below, down[part])
         if interleaved:
             values = values.astype(np.uint8).reshape(-1, width, channels).transpose(2, 0, 1)
         found[:, part] = values
@@ -150,7 +151,8 @@ def _together(x: Samples, rows: _Stretch, columns: _Stretch) -> Samples:
     weights = (_shaped(one.weight, axis) for one, axis in ((rows, 2), (columns, 3)))
     if is_pixels(x):
         down, across = (like(x, _integer_weights(weight)) for weight in weights)
-        lines = _lines(*(converted(along(x, at, 3), "int32") for at in (columns.low, columns.high)), across)
+        first, second = (converted(along(x, at, 3), "int32") for at in (columns.low, columns.high))
+        lines = _lines(first, second, across)
         return converted(_between(along(lines, rows.low, 2), along(lines, rows.high, 2), down), "uint8")
     down, across = (like(x, weight) for weight in weights)
     first, second = (converted(along(x, at, 3), "float32") for at in (columns.low, columns.high))
