@@ -50,11 +50,11 @@ class Draws:
         self._keys = mix(mix(samples.astype(np.uint64)) + key)
         self._taken = 0
 
-    def of_row(self, row: int) -> Draws:
-        """The numbers of one sample from here on; taking them leaves these as they are."""
-        alone = object.__new__(Draws)
-        alone._keys, alone._taken = self._keys[row : row + 1], self._taken
-        return alone
+    def of_rows(self, rows: slice) -> Draws:
+        """The numbers of some of the samples from here on; taking them leaves these as they are."""
+        some = object.__new__(Draws)
+        some._keys, some._taken = self._keys[rows], self._taken
+        return some
 
     def after(self, other: Draws) -> Draws:
         """The numbers of these samples behind those that were taken of another one."""

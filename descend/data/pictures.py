@@ -185,7 +185,7 @@ def _plain_jpeg(
     simplejpeg = _simplejpeg()
     if simplejpeg is None or not isinstance(content, bytes) or not content.startswith(_JPEG):
         return None
-    if _EXIF in content[:_EXIF_WITHIN]:  # it may have to be turned
+    if content.find(_EXIF, 0, _EXIF_WITHIN) >= 0:  # it may have to be turned
         return None
     try:
         height, width, kind, _ = simplejpeg.decode_jpeg_header(content)

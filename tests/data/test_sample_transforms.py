@@ -48,6 +48,17 @@ def test_one_by_one_is_all_at_once(transforms):
     assert alone.output_shape() == together.output_shape() == wanted.shape[1:]
 
 
+def test_large_images_one_by_one_are_all_at_once():
+    """Those that a thread finishes alone, and those that it finishes together."""
+    for side in (250, 80):
+        images = RNG.integers(0, 256, (5, 3, side, side)).astype(np.uint8)
+        transforms = [RandomCrop(side - 5, side - 3), HorizontalFlip(0.5), Normalize("1 2 3", "4 5 6")]
+        numbers = np.array([4, 0, 2, 1, 3])
+        wanted = SampleTransforms(Batch(), transforms, KEY).apply(images[numbers], numbers, 1)
+        found = SampleTransforms(Single(images), transforms, KEY).apply(None, numbers, 1)
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_colours_are_reversed_before_the_first_transform_of_values():
     source = Single()
     source.blue_first = True

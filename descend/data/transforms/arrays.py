@@ -58,7 +58,7 @@ def floats_of(x: Any) -> Any:
 
 def is_pixels(x: Any) -> bool:
     """Whether the elements are bytes, whose arithmetic is LBANN's: each transform rounds to 0 ... 255."""
-    return str(x.dtype).endswith("uint8")
+    return x.dtype == np.uint8 if isinstance(x, np.ndarray) else x.dtype is _torch().uint8
 
 
 def pixels_of(x: Any) -> Any:

@@ -49,6 +49,8 @@ class _Flip(ImageTransform):
         """One draw a sample."""
         self.output_shape(x.shape[1:])
         chosen = draws.uniform(1)[:, 0] < self.p
+        if not chosen.any():
+            return x
         found, at = copied(x), like(x, np.flatnonzero(chosen))
         found[at] = flipped(x[at], self.axis)
         return found

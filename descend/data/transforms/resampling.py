@@ -38,6 +38,8 @@ __all__ = [
 ]
 
 ONE = 2**11  # of the weights of bytes
+_LARGE = 2**14  # numbers of an image that is computed by itself
+_PART_NUMBERS = 75_264  # of one that are computed at once, half of an image of 3 x 224 x 224: 300 kB as int32
 ATTEMPTS = 10  # at a window that fits into the image
 
 
@@ -53,6 +55,12 @@ class _Stretch:
     low: NDArray[np.int64]
     high: NDArray[np.int64]
     weight: NDArray[np.float32]
+
+    def of_sample(self, sample: int) -> _Stretch:
+        """(m,) of one of the samples."""
+        if self.low.ndim == 1:
+            return self
+        return _Stretch(self.low[sample], self.high[sample], self.weight[sample])
 
 
 def _stretch(begin: NDArray[np.int64], extent: NDArray[np.int64], size: int) -> _Stretch:
@@ -73,31 +81,80 @@ def _shaped(weight: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
 
 
 def _interpolated(x: Samples, rows: _Stretch, columns: _Stretch) -> Samples:
+    channels, height, width = x.shape[1], rows.low.shape[-1], columns.low.shape[-1]
+    if not isinstance(x, np.ndarray) or not is_pixels(x) or channels * height * width < _LARGE:
+        return _together(x, rows, columns)
+    found = np.empty((len(x), channels, height, width), np.uint8)
+    for sample, one in enumerate(found):
+        _interpolate_bytes(x[sample], rows.of_sample(sample), columns.of_sample(sample), one)
+    return found
+
+
+def _interpolate_bytes(x: NDArray[np.uint8], rows: _Stretch, columns: _Stretch, found: NDArray[np.uint8]) -> None:
+    """One large image, some rows at a time: memory for a whole one would come from the system each time."""
+    channels, height, width = found.shape
+    left = int(columns.low[0])  # the pixels that are needed
+    x = x[:, :, left : int(columns.high[-1]) + 1]
+    low, high = columns.low - left, columns.high - left
+    down, across = _integer_weights(rows.weight)[:, None], _integer_weights(columns.weight)
+    interleaved = channels > 1 and x.strides[0] == 1 and x.strides[2] == channels
+    if interleaved:  # as decoders leave it: red, green, blue, red, ...
+        x = x.transpose(1, 2, 0).reshape(x.shape[1], x.shape[2] * channels)
+        low, high = ((at[:, None] * channels + np.arange(channels)).ravel() for at in (low, high))
+        across = np.repeat(across, channels)
+    count = max(1, _PART_NUMBERS // (channels * width))
+    for first in range(0, height, count):
+        part = slice(first, first + count)
+        top = int(rows.low[first])
+        some = np.ascontiguousarray(x[..., top : int(rows.high[part][-1]) + 1, :])
+        lines = _lines(some.take(low, -1).astype(np.int32), some.take(high, -1).astype(np.int32), across)
+        above, below = (lines.take(at[part] - top, -2) for at in (rows.low, rows.high))
+        values = _between(above, below, down[part])
+        if interleaved:
+            values = values.astype(np.uint8).reshape(-1, width, channels).transpose(2, 0, 1)
+        found[:, part] = values
+
+
+def _integer_weights(weight: NDArray[np.float32]) -> NDArray[np.int32]:
+    return np.rint(weight * np.float32(ONE)).astype(np.int32)
+
+
+def _lines(first: Samples, second: Samples, across: Samples) -> Samples:
+    """Between two columns, times 128: of int32, both of which are overwritten."""
+    second -= first
+    second *= across
+    first *= ONE
+    first += second
+    first >>= 4
+    return first
+
+
+def _between(above: Samples, below: Samples, down: Samples) -> Samples:
+    """Between two rows of `_lines`, as numbers of 0 ... 255; both are overwritten."""
+    above *= ONE - down
+    above >>= 16
+    below *= down
+    below >>= 16
+    above += below
+    above += 2
+    above >>= 2
+    return above
+
+
+def _together(x: Samples, rows: _Stretch, columns: _Stretch) -> Samples:
     if rows.low.size:  # the pixels that are needed
         top, left = int(rows.low.min()), int(columns.low.min())
         x = x[:, :, top : int(rows.high.max()) + 1, left : int(columns.high.max()) + 1]
         x = np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x
         rows = _Stretch(rows.low - top, rows.high - top, rows.weight)
         columns = _Stretch(columns.low - left, columns.high - left, columns.weight)
+    weights = (_shaped(one.weight, axis) for one, axis in ((rows, 2), (columns, 3)))
     if is_pixels(x):
-        weights = [np.rint(_shaped(one.weight, axis) * np.float32(ONE)) for one, axis in ((rows, 2), (columns, 3))]
-        down, across = (like(x, weight.astype(np.int32)) for weight in weights)
-        lines, second = (converted(along(x, at, 3), "int32") for at in (columns.low, columns.high))
-        second -= lines  # in place, since most of the time would go into new memory
-        second *= across
-        lines *= ONE
-        lines += second
-        lines >>= 4
-        above, below = along(lines, rows.low, 2), along(lines, rows.high, 2)
-        above *= ONE - down
-        above >>= 16
-        below *= down
-        below >>= 16
-        above += below
-        above += 2
-        above >>= 2
-        return converted(above, "uint8")
-    down, across = (like(x, _shaped(one.weight, axis)) for one, axis in ((rows, 2), (columns, 3)))
+        down, across = (like(x, _integer_weights(weight)) for weight in weights)
+        first, second = (converted(along(x, at, 3), "int32") for at in (columns.low, columns.high))
+        lines = _lines(first, second, across)
+        return converted(_between(along(lines, rows.low, 2), along(lines, rows.high, 2), down), "uint8")
+    down, across = (like(x, weight) for weight in weights)
     first, second = (converted(along(x, at, 3), "float32") for at in (columns.low, columns.high))
     lines = first * (1 - across) + second * across
     return along(lines, rows.low, 2) * (1 - down) + along(lines, rows.high, 2) * down

@@ -104,6 +104,6 @@ def test_partners_are_of_the_same_part():
 def test_draws_of_one_row():
     together = Draws(np.uint64(7), np.arange(5))
     together.uniform(3)
-    alone = together.of_row(2)
+    alone = together.of_rows(slice(2, 3))
     taken = alone.uniform(2)
     np.testing.assert_array_equal(together.uniform(2)[2:3], taken)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from data.transforms.samples import draws, images
 from PIL import Image
 
@@ -37,6 +38,20 @@ def test_resize_is_its_definition(height, width):
     pixels = Resize(height, width).apply(images(dtype=np.uint8), draws())
     assert np.abs(pixels - wanted).max() <= 1  # weights are multiples of 1/2048
     assert np.abs(pixels - np.rint(wanted)).mean() < 0.1
+
+
+@pytest.mark.parametrize(("size", "wanted"), [((60, 70), (201, 190)), ((300, 200), (111, 90)), ((90, 1), (2, 8200))])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_large_images_are_resized_as_tensors_are(size, wanted, channels):
+    """By parts of rows, whether the channels lie beside each other, as decoders leave them, or in planes."""
+    decoded = np.random.default_rng(1).integers(0, 256, (2, *size, channels)).astype(np.uint8)
+    x = decoded.transpose(0, 3, 1, 2)
+    expected = Resize(*wanted).apply(torch.from_numpy(np.ascontiguousarray(x)), draws(2)).numpy()
+    for image in (x, np.ascontiguousarray(x), x[:, ::-1][:, ::-1], np.asfortranarray(x)):
+        np.testing.assert_array_equal(Resize(*wanted).apply(image, draws(2)), expected)
+    parts = RandomResizedCrop(150, 160)
+    tensors = parts.apply(torch.from_numpy(np.ascontiguousarray(x)), draws(2)).numpy()
+    np.testing.assert_array_equal(parts.apply(x, draws(2)), tensors)
 
 
 def test_enlarging_agrees_with_pillow():
