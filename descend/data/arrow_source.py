@@ -1,7 +1,9 @@
 """Samples of Arrow tables: chunks, such as row groups of Parquet files, loaded when a sample of theirs is read.
 
 Columns that were loaded are kept up to `CACHE_BYTES` in all, the most recently used ones. Others are written to a
-temporary folder where loading means decoding, so that a data set of any size is decoded once, in any order.
+temporary folder where loading means decoding, so that a data set of any size is decoded once, in any order. That takes
+long in random order, when the first batch has rows of all chunks: this batch alone is taken from chunks that are
+decoded and given up again, so that a run begins, or goes on, while they are decoded to be kept.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ __all__ = ["CACHE_BYTES", "ArrowSource", "Chunk", "TableFiles"]
 
 CACHE_BYTES = 2**30
 MAX_COLUMNS = 32_768
+SCANNED_VALUES = 2**23  # to be decoded for one batch, from which on it is taken without them being kept
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,10 @@ class TableFiles(Protocol):
 
     One that has rows in any order at no more cost than in theirs may have a method `take(samples, columns)`, which
     gives a table of these rows; no chunks are loaded then. One with rows that cannot be read may have `bad`, the reason
-    by the number of the row. One whose chunks are decoded has `decodes = True`. One that knows what the integers of a
-    column mean has `class_names`, and one that left out columns of the files `left_out`, the reason for each.
+    by the number of the row. One whose chunks are decoded has `decodes = True` and a method `scan(chunk, rows,
+    columns)`, a table of these rows of a chunk, in their order, which costs less than to load and keep it. One that
+    knows what the integers of a column mean has `class_names`, and one that left out columns of the files `left_out`,
+    the reason for each.
     """
 
     @property
@@ -122,6 +127,7 @@ class ArrowSource:
         self.pixels = frozenset(name for name, of in alone.items() if of in self._images)
         self._kept: OrderedDict[tuple[Chunk, str], Any] = OrderedDict()
         self._spilled = SpilledColumns() if getattr(files, "decodes", False) else None
+        self._scanned = self._spilled is None  # what cannot be scanned needs not be
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": OrderedDict()}
@@ -216,12 +222,13 @@ class ArrowSource:
             return self._grouped(self._taken(samples))
         parts: dict[str, list[Array]] = {}
         places: list[NDArray[np.int64]] = []
-        for chunk, rows, at in self._chunks.split(samples):
+        pieces = list(self._chunks.split(samples))
+        scanned = self._worth_a_scan([chunk for chunk, _, _ in pieces])
+        self._scanned |= scanned
+        for chunk, rows, at in pieces:
             places.append(at)
-            self._load_missing(chunk)
-            for column in self._columns.values():
-                for field, values in self._rows(chunk, column, rows).items():
-                    parts.setdefault(field, []).append(values)
+            for field, values in (self._scan if scanned else self._kept_rows)(chunk, rows).items():
+                parts.setdefault(field, []).append(values)
         back = np.argsort(np.concatenate(places), kind="stable")
         return self._grouped(
             {name: (np.concatenate(some) if len(some) > 1 else some[0])[back] for name, some in parts.items()}
@@ -240,14 +247,41 @@ class ArrowSource:
                 fields[group + LENGTH] = found[of + LENGTH]
         return fields
 
-    def _load_missing(self, chunk: Chunk) -> None:
-        """Keep the columns of a chunk, and drop those used longest ago."""
-        spilled = self._spilled
-        missing = [
+    def _missing(self, chunk: Chunk) -> list[str]:
+        """The columns of a chunk that are not kept."""
+        kept, spilled = self._kept, self._spilled
+        return [
             name
             for name in self._columns
-            if (chunk, name) not in self._kept and (spilled is None or (chunk, name) not in spilled)
+            if (chunk, name) not in kept and (spilled is None or (chunk, name) not in spilled)
         ]
+
+    def _worth_a_scan(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether rows of some chunks are taken while these are decoded: once, where much is to be decoded."""
+        if self._scanned:
+            return False
+        values = 0
+        for chunk in chunks:
+            values += chunk.rows * len(self._missing(chunk))
+        return values > SCANNED_VALUES
+
+    def _scan(self, chunk: Chunk, rows: NDArray[np.int64]) -> dict[str, Array]:
+        table = cast("Any", self._files).scan(chunk, rows, list(self._columns))
+        found: dict[str, Array] = {}
+        for name, column in self._columns.items():
+            found.update(self._arrays(column, table.column(name)))
+        return found
+
+    def _kept_rows(self, chunk: Chunk, rows: NDArray[np.int64]) -> dict[str, Array]:
+        self._load_missing(chunk)
+        found: dict[str, Array] = {}
+        for column in self._columns.values():
+            found.update(self._rows(chunk, column, rows))
+        return found
+
+    def _load_missing(self, chunk: Chunk) -> None:
+        """Keep the columns of a chunk, and drop those used longest ago."""
+        spilled, missing = self._spilled, self._missing(chunk)
         if missing:
             table = self._load(chunk, missing)
             for name in missing:
