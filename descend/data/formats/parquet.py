@@ -37,7 +37,7 @@ MAX_FOOTER_BYTES = 2**26
 _TRAILER_BYTES = 8  # the length of the footer, and a magic number
 _NUMBER_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _DICTIONARY_BYTES = 2**24
-_SCANNED_ROWS = 2**18  # that are decoded at once where few of them are wanted
+_SCANNED_ROWS = 2**17  # that are decoded at once where few of them are wanted
 MAX_GROUP_ROWS = 2**27  # a few bytes can promise any number of equal values
 
 
