@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +49,7 @@ __all__ = [
 LENGTH = "_length"
 
 
+@cache  # asked for several times a column
 def _arrow() -> tuple[Any, Any]:
     return library("pyarrow", "a table"), library("pyarrow.compute", "a table")
 

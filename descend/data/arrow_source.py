@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["CACHE_BYTES", "ArrowSource", "Chunk", "TableFiles"]
 
 CACHE_BYTES = 2**30
-MAX_COLUMNS = 32_768
+MAX_COLUMNS = 65_536
 SCANNED_VALUES = 2**23  # to be decoded for one batch, from which on it is taken without them being kept
 
 
