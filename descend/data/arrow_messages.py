@@ -38,7 +38,7 @@ class BatchForm(NamedTuple):
     compressed: bool
 
 
-class _Table:
+class _FlatTable:
     """A table of FlatBuffers in a file."""
 
     def __init__(self, content: mmap.mmap, place: int) -> None:
@@ -47,7 +47,7 @@ class _Table:
         self._count = (_number(content, "<H", self._fields) - 4) // 2
 
     @classmethod
-    def root(cls, content: mmap.mmap, place: int) -> _Table:
+    def root(cls, content: mmap.mmap, place: int) -> _FlatTable:
         return cls(content, place + _number(content, "<I", place))
 
     def place(self, field: int) -> int | None:
@@ -61,9 +61,9 @@ class _Table:
         place = self.place(field)
         return 0 if place is None else _number(self._content, form, place)
 
-    def table(self, field: int) -> _Table | None:
+    def table(self, field: int) -> _FlatTable | None:
         place = self.place(field)
-        return None if place is None else _Table(self._content, place + _number(self._content, "<I", place))
+        return None if place is None else _FlatTable(self._content, place + _number(self._content, "<I", place))
 
     def vector(self, field: int) -> tuple[int, int]:
         """Where the entries of a vector begin, and their number."""
@@ -101,7 +101,7 @@ def _of_file(content: mmap.mmap, path: Path, most: int) -> list[BatchForm]:
     end = len(content) - len(_MAGIC) - 4
     if end < 0 or content[-len(_MAGIC) :] != _MAGIC:
         raise DataError(f"{path} is not an Arrow file, or was cut off: it does not end with {_MAGIC.decode()}")
-    footer = _Table.root(content, end - _number(content, "<i", end))
+    footer = _FlatTable.root(content, end - _number(content, "<i", end))
     begin, count = footer.vector(_BATCHES)
     _check_count(path, count, most)
     forms: list[BatchForm] = []
@@ -129,7 +129,7 @@ def _of_stream(content: mmap.mmap, path: Path, most: int) -> list[BatchForm]:
     return forms
 
 
-def _message(content: mmap.mmap, place: int) -> tuple[_Table | None, int, int]:
+def _message(content: mmap.mmap, place: int) -> tuple[_FlatTable | None, int, int]:
     """The description of a message, where its body begins, and where it ends; None at the end of a stream."""
     size = _number(content, "<I", place)
     place += 4
@@ -138,7 +138,7 @@ def _message(content: mmap.mmap, place: int) -> tuple[_Table | None, int, int]:
         place += 4
     if size == 0:
         return None, place, place
-    message = _Table.root(content, place)
+    message = _FlatTable.root(content, place)
     body = place + size
     stored = message.number(_BODY_BYTES, "<q")
     if stored < 0 or body + stored > len(content):
@@ -153,7 +153,7 @@ class _Expansion:
         self._path = path
         self._stored = self._promised = 0
 
-    def add(self, content: mmap.mmap, message: _Table | None, body: int) -> list[BatchForm]:
+    def add(self, content: mmap.mmap, message: _FlatTable | None, body: int) -> list[BatchForm]:
         """The batch of records that a message is, if it is one.
 
         Raises:

@@ -135,7 +135,7 @@ class ArrowSource:
     def _settle(self, wanted: Sequence[str], options: ReadOptions, explicit: bool) -> dict[str, Column]:
         """How each column becomes a field; those that cannot are left out, or refused if they were asked for."""
         types = {name: self._files.schema.field(name).type for name in wanted}
-        facts = self._facts(types, options)
+        facts = _facts(self._files, types, options)
         found: dict[str, Column] = {}
         for name, kind in types.items():
             try:
@@ -158,43 +158,6 @@ class ArrowSource:
         if first is None or not is_image(first):
             raise DataError(f"'{name}' holds {getattr(self._files, 'bytes_are', 'bytes that are no images')}")
         return form_of_image(first, options.height_and_width, f"the first value of '{name}'")
-
-    def _facts(self, types: Mapping[str, Any], options: ReadOptions) -> dict[str, ColumnFacts]:
-        """What must be known of the values before the fields are: one pass over the columns where something must be."""
-        pa = library("pyarrow", "a table")
-
-        texts = {name: options.is_class(name) and options.classes_of(name) is None for name in types}
-        unknown = [
-            name
-            for name, kind in types.items()
-            if texts[name] or pa.types.is_nested(kind) or not (_plain(kind) or self._files.without_nulls(name))
-            if not holds_bytes(kind)
-        ]
-        found = dict.fromkeys(types, ColumnFacts())
-        seen: dict[str, ColumnFacts] = {}
-        for chunk in self._files.chunks if unknown else ():
-            table = self._load(chunk, unknown)
-            for name in unknown:
-                part = facts_of(table.column(name), texts[name])
-                seen[name] = seen[name].joined(part) if name in seen else part
-        return {**found, **seen, **{name: self._first(name) for name, kind in types.items() if holds_bytes(kind)}}
-
-    def _first(self, name: str) -> ColumnFacts:
-        """The first values of a column of bytes: no more chunks are loaded than are needed."""
-        found = ColumnFacts()
-        for chunk in self._files.chunks:
-            if (found := facts_of(self._load(chunk, [name]).column(name), texts=False)).first is not None:
-                break
-        return found
-
-    def _load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
-        try:
-            return self._files.load(chunk, columns)
-        except Exception as error:
-            raise DataError(
-                f"{chunk.path}, rows {chunk.first:,} to {chunk.first + chunk.rows - 1:,} cannot be read: "
-                f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
-            ) from error
 
     def _fields(self) -> dict[str, Field]:
         own: dict[str, Field] = {}
@@ -257,7 +220,7 @@ class ArrowSource:
         ]
 
     def _worth_a_scan(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether rows of some chunks are taken while these are decoded: once, where much is to be decoded."""
+        """Whether rows of some chunks are taken while these are decoded: once, where that is much."""
         if self._scanned:
             return False
         values = 0
@@ -283,7 +246,7 @@ class ArrowSource:
         """Keep the columns of a chunk, and drop those used longest ago."""
         spilled, missing = self._spilled, self._missing(chunk)
         if missing:
-            table = self._load(chunk, missing)
+            table = _load(self._files, chunk, missing)
             for name in missing:
                 column, values = self._columns[name], table.column(name)
                 self._kept[chunk, name] = column.arrays(values)[name] if column.vectorized else values
@@ -310,7 +273,7 @@ class ArrowSource:
         if not isinstance(of, str) or of in self._images:
             return None
         column = self._columns[of]
-        parts = [column.arrays(self._load(chunk, [of]).column(of))[of] for chunk in self._files.chunks]
+        parts = [column.arrays(_load(self._files, chunk, [of]).column(of))[of] for chunk in self._files.chunks]
         return np.concatenate(parts)
 
     def _taken(self, samples: NDArray[np.int64]) -> dict[str, Array]:
@@ -333,6 +296,46 @@ class ArrowSource:
         """The file, and the row in it, counted from 0."""
         chunk, row = self._chunks.piece_of(sample)
         return f"{chunk.path}, row {chunk.first + row}"
+
+
+def _facts(files: TableFiles, types: Mapping[str, Any], options: ReadOptions) -> dict[str, ColumnFacts]:
+    """What must be known of the values before the fields are: one pass over the columns where something must be."""
+    pa = library("pyarrow", "a table")
+
+    texts = {name: options.is_class(name) and options.classes_of(name) is None for name in types}
+    unknown = [
+        name
+        for name, kind in types.items()
+        if texts[name] or pa.types.is_nested(kind) or not (_plain(kind) or files.without_nulls(name))
+        if not holds_bytes(kind)
+    ]
+    found = dict.fromkeys(types, ColumnFacts())
+    seen: dict[str, ColumnFacts] = {}
+    for chunk in files.chunks if unknown else ():
+        table = _load(files, chunk, unknown)
+        for name in unknown:
+            part = facts_of(table.column(name), texts[name])
+            seen[name] = seen[name].joined(part) if name in seen else part
+    return {**found, **seen, **{name: _first_bytes(files, name) for name, kind in types.items() if holds_bytes(kind)}}
+
+
+def _first_bytes(files: TableFiles, name: str) -> ColumnFacts:
+    """The first values of a column of bytes: no more chunks are loaded than are needed."""
+    found = ColumnFacts()
+    for chunk in files.chunks:
+        if (found := facts_of(_load(files, chunk, [name]).column(name), texts=False)).first is not None:
+            break
+    return found
+
+
+def _load(files: TableFiles, chunk: Chunk, columns: Sequence[str]) -> Any:
+    try:
+        return files.load(chunk, columns)
+    except Exception as error:
+        raise DataError(
+            f"{chunk.path}, rows {chunk.first:,} to {chunk.first + chunk.rows - 1:,} cannot be read: "
+            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from error
 
 
 def _plain(kind: Any) -> bool:

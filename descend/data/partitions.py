@@ -68,8 +68,7 @@ class PartitionedFiles:
 
     def _with_values(self, chunk: Chunk, columns: Sequence[str], table: Any, rows: int) -> Any:
         arrow = library("pyarrow", "a table")
-        stored = [] if table is None else table.column_names
-        found = {name: table.column(name) for name in stored}
+        found = {} if table is None else {name: table.column(name) for name in table.column_names}
         for name in columns:
             if name not in found:
                 value = arrow.scalar(self._values[chunk.path][name], self.schema.field(name).type)

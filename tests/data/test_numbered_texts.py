@@ -4,7 +4,6 @@ import pickle  # as readers are sent to worker processes
 
 import numpy as np
 import pytest
-
 import torch
 
 import descend
@@ -39,6 +38,7 @@ def test_a_module_learns_them(tmp_path):
     """Numbers of 128 bits, which torch does not have, beside them."""
     np.savez(tmp_path / "a.npz", x=np.zeros((4, 3), np.longdouble), y=LABELS)
     module = torch.nn.Linear(3, 3)
+    torch.nn.init.zeros_(module.bias)
     descend.fit(
         module,
         "cross_entropy",
