@@ -6,6 +6,7 @@
 
 npy       an array of float32, 16 numbers a sample
 parquet   a number and a label, in row groups of 100,000
+wide      Parquet with 16 random numbers of float32 and a label, in row groups of 1,000,000, near pyarrow's 1,048,576
 tar       shards of 1,000,000 samples with a class each, whose index an earlier process has kept
 text      bytes, packed to samples of 64 tokens
 
@@ -26,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-FORMATS = ("npy", "parquet", "tar", "text")
+FORMATS = ("npy", "parquet", "wide", "tar", "text")
 AT_ONCE = 100_000
 SHARD = 1_000_000
 TOKENS = 64
@@ -50,6 +51,21 @@ def make_parquet(folder: Path, samples: int) -> Path:
         for first in range(0, samples, AT_ONCE):
             number = np.arange(first, min(first + AT_ONCE, samples))
             writer.write_table(pa.table({"x": number.astype(np.float32), "y": number % 10}), row_group_size=AT_ONCE)
+    return path
+
+
+def make_wide(folder: Path, samples: int) -> Path:
+    """A table as programs write it that choose nothing: large row groups, snappy."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path, rng = folder / "t.parquet", np.random.default_rng(0)
+    schema = pa.schema([*[(f"x{i}", pa.float32()) for i in range(16)], ("y", pa.int64())])
+    with pq.ParquetWriter(path, schema) as writer:
+        for first in range(0, samples, SHARD):
+            rows = min(SHARD, samples - first)
+            columns = {f"x{i}": rng.standard_normal(rows, np.float32) for i in range(16)}
+            writer.write_table(pa.table({**columns, "y": rng.integers(0, 10, rows)}), row_group_size=SHARD)
     return path
 
 
@@ -85,7 +101,7 @@ def make_text(folder: Path, samples: int) -> Path:
     return path
 
 
-MAKE = {"npy": make_npy, "parquet": make_parquet, "tar": make_tar, "text": make_text}
+MAKE = {"npy": make_npy, "parquet": make_parquet, "wide": make_wide, "tar": make_tar, "text": make_text}
 
 
 def first_batch(kind: str, path: str) -> None:
@@ -94,7 +110,7 @@ def first_batch(kind: str, path: str) -> None:
 
     from descend import data
 
-    if kind == "parquet":
+    if kind in ("parquet", "wide"):
         importlib.import_module("pyarrow.parquet")  # as a run has done before its data are opened
     torch.empty(1)
     wall, processor = time.perf_counter(), time.process_time()

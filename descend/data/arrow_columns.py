@@ -18,7 +18,9 @@ structures                               a field NAME.PART for each part; of the
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +50,7 @@ __all__ = [
 LENGTH = "_length"
 
 
+@cache  # asked for several times a column
 def _arrow() -> tuple[Any, Any]:
     return library("pyarrow", "a table"), library("pyarrow.compute", "a table")
 
@@ -226,7 +229,7 @@ def flattened(table: Any) -> Any:
         table = table.flatten()
     names = table.schema.names
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = Counter(names).most_common(1)[0][0]
         raise DataError(f"there are two columns '{twice}'; give them different names")
     for number, column in enumerate(table.schema):
         if pa.types.is_run_end_encoded(column.type):

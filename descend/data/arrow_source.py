@@ -1,7 +1,9 @@
 """Samples of Arrow tables: chunks, such as row groups of Parquet files, loaded when a sample of theirs is read.
 
 Columns that were loaded are kept up to `CACHE_BYTES` in all, the most recently used ones. Others are written to a
-temporary folder where loading means decoding, so that a data set of any size is decoded once, in any order.
+temporary folder where loading means decoding, so that a data set of any size is decoded once, in any order. That takes
+long in random order, when the first batch has rows of all chunks: this batch alone is taken from chunks that are
+decoded and given up again, so that a run begins, or goes on, while they are decoded to be kept.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["CACHE_BYTES", "ArrowSource", "Chunk", "TableFiles"]
 
 CACHE_BYTES = 2**30
-MAX_COLUMNS = 32_768
+MAX_COLUMNS = 65_536
+SCANNED_VALUES = 2**23  # to be decoded for one batch, from which on it is taken without them being kept
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,10 @@ class TableFiles(Protocol):
 
     One that has rows in any order at no more cost than in theirs may have a method `take(samples, columns)`, which
     gives a table of these rows; no chunks are loaded then. One with rows that cannot be read may have `bad`, the reason
-    by the number of the row. One whose chunks are decoded has `decodes = True`. One that knows what the integers of a
-    column mean has `class_names`, and one that left out columns of the files `left_out`, the reason for each.
+    by the number of the row. One whose chunks are decoded has `decodes = True` and a method `scan(chunk, rows,
+    columns)`, a table of these rows of a chunk, in their order, which costs less than to load and keep it. One that
+    knows what the integers of a column mean has `class_names`, and one that left out columns of the files `left_out`,
+    the reason for each.
     """
 
     @property
@@ -122,6 +127,7 @@ class ArrowSource:
         self.pixels = frozenset(name for name, of in alone.items() if of in self._images)
         self._kept: OrderedDict[tuple[Chunk, str], Any] = OrderedDict()
         self._spilled = SpilledColumns() if getattr(files, "decodes", False) else None
+        self._scanned = self._spilled is None  # what cannot be scanned needs not be
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": OrderedDict()}
@@ -129,7 +135,7 @@ class ArrowSource:
     def _settle(self, wanted: Sequence[str], options: ReadOptions, explicit: bool) -> dict[str, Column]:
         """How each column becomes a field; those that cannot are left out, or refused if they were asked for."""
         types = {name: self._files.schema.field(name).type for name in wanted}
-        facts = self._facts(types, options)
+        facts = _facts(self._files, types, options)
         found: dict[str, Column] = {}
         for name, kind in types.items():
             try:
@@ -152,43 +158,6 @@ class ArrowSource:
         if first is None or not is_image(first):
             raise DataError(f"'{name}' holds {getattr(self._files, 'bytes_are', 'bytes that are no images')}")
         return form_of_image(first, options.height_and_width, f"the first value of '{name}'")
-
-    def _facts(self, types: Mapping[str, Any], options: ReadOptions) -> dict[str, ColumnFacts]:
-        """What must be known of the values before the fields are: one pass over the columns where something must be."""
-        pa = library("pyarrow", "a table")
-
-        texts = {name: options.is_class(name) and options.classes_of(name) is None for name in types}
-        unknown = [
-            name
-            for name, kind in types.items()
-            if texts[name] or pa.types.is_nested(kind) or not (_plain(kind) or self._files.without_nulls(name))
-            if not holds_bytes(kind)
-        ]
-        found = dict.fromkeys(types, ColumnFacts())
-        seen: dict[str, ColumnFacts] = {}
-        for chunk in self._files.chunks if unknown else ():
-            table = self._load(chunk, unknown)
-            for name in unknown:
-                part = facts_of(table.column(name), texts[name])
-                seen[name] = seen[name].joined(part) if name in seen else part
-        return {**found, **seen, **{name: self._first(name) for name, kind in types.items() if holds_bytes(kind)}}
-
-    def _first(self, name: str) -> ColumnFacts:
-        """The first values of a column of bytes: no more chunks are loaded than are needed."""
-        found = ColumnFacts()
-        for chunk in self._files.chunks:
-            if (found := facts_of(self._load(chunk, [name]).column(name), texts=False)).first is not None:
-                break
-        return found
-
-    def _load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
-        try:
-            return self._files.load(chunk, columns)
-        except Exception as error:
-            raise DataError(
-                f"{chunk.path}, rows {chunk.first:,} to {chunk.first + chunk.rows - 1:,} cannot be read: "
-                f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
-            ) from error
 
     def _fields(self) -> dict[str, Field]:
         own: dict[str, Field] = {}
@@ -216,12 +185,13 @@ class ArrowSource:
             return self._grouped(self._taken(samples))
         parts: dict[str, list[Array]] = {}
         places: list[NDArray[np.int64]] = []
-        for chunk, rows, at in self._chunks.split(samples):
+        pieces = list(self._chunks.split(samples))
+        scanned = self._worth_a_scan([chunk for chunk, _, _ in pieces])
+        self._scanned |= scanned
+        for chunk, rows, at in pieces:
             places.append(at)
-            self._load_missing(chunk)
-            for column in self._columns.values():
-                for field, values in self._rows(chunk, column, rows).items():
-                    parts.setdefault(field, []).append(values)
+            for field, values in (self._scan if scanned else self._kept_rows)(chunk, rows).items():
+                parts.setdefault(field, []).append(values)
         back = np.argsort(np.concatenate(places), kind="stable")
         return self._grouped(
             {name: (np.concatenate(some) if len(some) > 1 else some[0])[back] for name, some in parts.items()}
@@ -240,16 +210,43 @@ class ArrowSource:
                 fields[group + LENGTH] = found[of + LENGTH]
         return fields
 
-    def _load_missing(self, chunk: Chunk) -> None:
-        """Keep the columns of a chunk, and drop those used longest ago."""
-        spilled = self._spilled
-        missing = [
+    def _missing(self, chunk: Chunk) -> list[str]:
+        """The columns of a chunk that are not kept."""
+        kept, spilled = self._kept, self._spilled
+        return [
             name
             for name in self._columns
-            if (chunk, name) not in self._kept and (spilled is None or (chunk, name) not in spilled)
+            if (chunk, name) not in kept and (spilled is None or (chunk, name) not in spilled)
         ]
+
+    def _worth_a_scan(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether rows of some chunks are taken while these are decoded: once, where that is much."""
+        if self._scanned:
+            return False
+        values = 0
+        for chunk in chunks:
+            values += chunk.rows * len(self._missing(chunk))
+        return values > SCANNED_VALUES
+
+    def _scan(self, chunk: Chunk, rows: NDArray[np.int64]) -> dict[str, Array]:
+        table = cast("Any", self._files).scan(chunk, rows, list(self._columns))
+        found: dict[str, Array] = {}
+        for name, column in self._columns.items():
+            found.update(self._arrays(column, table.column(name)))
+        return found
+
+    def _kept_rows(self, chunk: Chunk, rows: NDArray[np.int64]) -> dict[str, Array]:
+        self._load_missing(chunk)
+        found: dict[str, Array] = {}
+        for column in self._columns.values():
+            found.update(self._rows(chunk, column, rows))
+        return found
+
+    def _load_missing(self, chunk: Chunk) -> None:
+        """Keep the columns of a chunk, and drop those used longest ago."""
+        spilled, missing = self._spilled, self._missing(chunk)
         if missing:
-            table = self._load(chunk, missing)
+            table = _load(self._files, chunk, missing)
             for name in missing:
                 column, values = self._columns[name], table.column(name)
                 self._kept[chunk, name] = column.arrays(values)[name] if column.vectorized else values
@@ -276,7 +273,7 @@ class ArrowSource:
         if not isinstance(of, str) or of in self._images:
             return None
         column = self._columns[of]
-        parts = [column.arrays(self._load(chunk, [of]).column(of))[of] for chunk in self._files.chunks]
+        parts = [column.arrays(_load(self._files, chunk, [of]).column(of))[of] for chunk in self._files.chunks]
         return np.concatenate(parts)
 
     def _taken(self, samples: NDArray[np.int64]) -> dict[str, Array]:
@@ -299,6 +296,46 @@ class ArrowSource:
         """The file, and the row in it, counted from 0."""
         chunk, row = self._chunks.piece_of(sample)
         return f"{chunk.path}, row {chunk.first + row}"
+
+
+def _facts(files: TableFiles, types: Mapping[str, Any], options: ReadOptions) -> dict[str, ColumnFacts]:
+    """What must be known of the values before the fields are: one pass over the columns where something must be."""
+    pa = library("pyarrow", "a table")
+
+    texts = {name: options.is_class(name) and options.classes_of(name) is None for name in types}
+    unknown = [
+        name
+        for name, kind in types.items()
+        if texts[name] or pa.types.is_nested(kind) or not (_plain(kind) or files.without_nulls(name))
+        if not holds_bytes(kind)
+    ]
+    found = dict.fromkeys(types, ColumnFacts())
+    seen: dict[str, ColumnFacts] = {}
+    for chunk in files.chunks if unknown else ():
+        table = _load(files, chunk, unknown)
+        for name in unknown:
+            part = facts_of(table.column(name), texts[name])
+            seen[name] = seen[name].joined(part) if name in seen else part
+    return {**found, **seen, **{name: _first_bytes(files, name) for name, kind in types.items() if holds_bytes(kind)}}
+
+
+def _first_bytes(files: TableFiles, name: str) -> ColumnFacts:
+    """The first values of a column of bytes: no more chunks are loaded than are needed."""
+    found = ColumnFacts()
+    for chunk in files.chunks:
+        if (found := facts_of(_load(files, chunk, [name]).column(name), texts=False)).first is not None:
+            break
+    return found
+
+
+def _load(files: TableFiles, chunk: Chunk, columns: Sequence[str]) -> Any:
+    try:
+        return files.load(chunk, columns)
+    except Exception as error:
+        raise DataError(
+            f"{chunk.path}, rows {chunk.first:,} to {chunk.first + chunk.rows - 1:,} cannot be read: "
+            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from error
 
 
 def _plain(kind: Any) -> bool:

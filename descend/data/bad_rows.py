@@ -117,7 +117,7 @@ def _check_allowed(bad: Mapping[int, str], allowed: int, path: Path) -> None:
 # ---- CSV
 
 
-def _csv_rows(path: Path, separator: str) -> Iterator[tuple[str, list[str]]]:
+def _csv_rows(path: Path, separator: str, quote: str) -> Iterator[tuple[str, list[str]]]:
     """The text of each row, and its cells."""
     held: list[str] = []
     with _opened(path) as file:
@@ -127,7 +127,7 @@ def _csv_rows(path: Path, separator: str) -> Iterator[tuple[str, list[str]]]:
                 held.append(line)
                 yield line
 
-        rows = csv.reader(lines(), delimiter=separator)
+        rows = csv.reader(lines(), delimiter=separator, quotechar=quote)
         while True:
             try:
                 cells = next(rows)
@@ -157,7 +157,7 @@ def looks_numeric(texts: Sequence[str | None], allowed: int) -> bool:
     return 0 < odd <= allowed and len(there) > 2 * odd
 
 
-def repaired_csv(path: Path, separator: str, header: bool, allowed: int) -> Repaired:
+def repaired_csv(path: Path, separator: str, header: bool, allowed: int, quote: str = '"') -> Repaired:
     """A copy of a CSV file without its bad rows.
 
     Raises:
@@ -166,7 +166,7 @@ def repaired_csv(path: Path, separator: str, header: bool, allowed: int) -> Repa
     odd: Counter[int] = Counter()
     numbers: Counter[int] = Counter()
     bad: dict[int, str] = {}
-    rows = _csv_rows(path, separator)
+    rows = _csv_rows(path, separator, quote)
     head, columns = "", 0
     for number, (text, cells) in enumerate(rows, start=-1 if header else 0):
         columns = columns or len(cells)
@@ -183,7 +183,7 @@ def repaired_csv(path: Path, separator: str, header: bool, allowed: int) -> Repa
     numeric = {column for column, count in odd.items() if count <= allowed and numbers[column] > count}
 
     def judged() -> Iterator[_Row]:
-        for number, (text, cells) in enumerate(_csv_rows(path, separator), start=-1 if header else 0):
+        for number, (text, cells) in enumerate(_csv_rows(path, separator, quote), start=-1 if header else 0):
             if number < 0:
                 continue
             reason = bad.get(number)

@@ -48,6 +48,8 @@ class ReadOptions:
         separator: Between the cells of a row, one character; or between the documents of a text.
         header: Whether the first row has the names of the columns.
         encoding: Of a table of text, as Python calls it: "latin-1", "utf-16"; None for UTF-8.
+        comment: What lines of a table of text begin with that are no rows, such as "#".
+        quote: The character around cells of a table of text that have separators in them; None for ".
         columns: Columns to read; a mapping joins several columns of numbers into a field: {"x": ["a", "b"]}.
         key: Name of an array, or of a group of arrays, within a file; or several names.
         length: Entries to which ragged fields are padded or cut.
@@ -68,6 +70,8 @@ class ReadOptions:
     separator: str | None = None
     header: bool | None = None
     encoding: str | None = None
+    comment: str | None = None
+    quote: str | None = None
     columns: Sequence[str] | Mapping[str, Sequence[str]] | None = None
     key: str | Sequence[str] | None = None
     length: int | None = None
@@ -263,6 +267,11 @@ def _wrong_values(options: ReadOptions) -> list[str]:
     separator, size = value["separator"], value["image_size"]
     if separator is not None and (not isinstance(separator, str) or not separator):
         found.append(f"separator must be a character, or several in a text, got {shown(separator)}")
+    if value["comment"] is not None and (not isinstance(value["comment"], str) or not value["comment"]):
+        found.append(f"comment must be what lines begin with, such as '#', got {shown(value['comment'])}")
+    quote = value["quote"]
+    if quote is not None and (not isinstance(quote, str) or len(quote) != 1 or not quote.isascii()):
+        found.append(f"quote must be one character of ASCII, got {shown(quote)}")
     pair = list(cast("Sequence[Any]", size)) if isinstance(size, (tuple, list)) else [size, size]
     if size is not None and (len(pair) != 2 or any(check_integer("", n, 1, _LONGEST_SIDE) for n in pair)):
         found.append(

@@ -18,6 +18,7 @@ import numpy as np
 from descend.arguments import shown
 from descend.data.description import ROLES
 from descend.data.file_format import FileFormat, FileSource, file_formats, options_of
+from descend.data.numbered_texts import with_numbers
 from descend.data.object_source import object_source
 from descend.data.paths import files_of, head, is_path
 from descend.data.sample_cache import cached
@@ -42,6 +43,7 @@ _COMPRESSED = (
     (b"7z\xbc\xaf", "7-Zip"),
     (b"Rar!", "RAR"),
 )
+_TFRECORD_GZIP = 1032  # gzip expands no more
 _READ_AT_ONCE = 1024  # samples, where only one field of them is wanted
 
 
@@ -119,7 +121,7 @@ def _open(source: Any, options: ReadOptions) -> tuple[str, FileSource]:
             paths = [path for path in paths if _ending(path) in found.endings] or paths
     found.check(options)
     try:
-        opened = found.open(paths, options)
+        opened = with_numbers(found.open(paths, options), options)
         return found.name, cached(opened, paths, options) if options.cache else opened
     except DataError as error:
         raise DataError([f"reader '{found.name}' for '{options.role}': {text}" for text in error.problems]) from error
@@ -172,11 +174,31 @@ def format_of(path: Path) -> FileFormat:
             return one
     if (found := next((name for magic, name in _COMPRESSED if begin.startswith(magic)), None)) is not None:
         raise DataError(f"{path} is compressed by {found}, and of compressed files those of gzip are read: unpack it")
+    if _is_tfrecord(path):
+        raise DataError(
+            f"{path} is a TFRecord file, which is not read: its records are messages of TensorFlow; write them as "
+            "Parquet, or as tar shards in webdataset's layout, by a program with TensorFlow"
+        )
     known = sorted({ending for one in formats for ending in one.endings})
     raise DataError(
         f"{path} is of no known format: it begins with the bytes {begin[:8].hex(' ')}, and the known endings are "
         f"{', '.join(known)}{nearest(ending, known)}"
     )
+
+
+def _is_tfrecord(path: Path) -> bool:
+    """Whether a file begins as TensorFlow writes records: with a length, and a checksum of it."""
+    begin = head(path)[:12]
+    if len(begin) < 12 or int.from_bytes(begin[:8], "little") > path.stat().st_size * _TFRECORD_GZIP:
+        return False
+    total = 0xFFFFFFFF
+    for byte in begin[:8]:
+        total ^= byte
+        for _ in range(8):
+            total = (total >> 1) ^ (0x82F63B78 if total & 1 else 0)  # CRC-32C
+    total ^= 0xFFFFFFFF
+    masked = ((total >> 15 | total << 17) + 0xA282EAD8) & 0xFFFFFFFF  # as TensorFlow's record format says
+    return masked == int.from_bytes(begin[8:], "little")
 
 
 def _called(source: Any) -> str:

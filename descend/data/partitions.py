@@ -9,7 +9,7 @@ Source: https://arrow.apache.org/docs/python/generated/pyarrow.dataset.HiveParti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 from descend.data.file_format import library
@@ -18,6 +18,9 @@ from descend.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from descend.data.arrow_source import Chunk, TableFiles
 
@@ -53,15 +56,23 @@ class PartitionedFiles:
 
     def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
         """Some columns of a chunk."""
-        arrow = library("pyarrow", "a table")
-        stored = [name for name in columns if name not in self._names]
         # Without a column of the file there is none that says how many rows there are.
-        table = self._files.load(chunk, stored) if stored else None
-        found = {name: table.column(name) for name in stored} if table is not None else {}
+        stored = [name for name in columns if name not in self._names]
+        return self._with_values(chunk, columns, self._files.load(chunk, stored) if stored else None, chunk.rows)
+
+    def scan(self, chunk: Chunk, rows: NDArray[np.int64], columns: Sequence[str]) -> Any:
+        """Some rows of a chunk, of files that can give them."""
+        stored = [name for name in columns if name not in self._names]
+        table = cast("Any", self._files).scan(chunk, rows, stored) if stored else None
+        return self._with_values(chunk, columns, table, len(rows))
+
+    def _with_values(self, chunk: Chunk, columns: Sequence[str], table: Any, rows: int) -> Any:
+        arrow = library("pyarrow", "a table")
+        found = {} if table is None else {name: table.column(name) for name in table.column_names}
         for name in columns:
             if name not in found:
                 value = arrow.scalar(self._values[chunk.path][name], self.schema.field(name).type)
-                found[name] = arrow.chunked_array([arrow.repeat(value, chunk.rows)])
+                found[name] = arrow.chunked_array([arrow.repeat(value, rows)])
         return arrow.table({name: found[name] for name in columns})
 
     def without_nulls(self, column: str) -> bool:

@@ -23,6 +23,15 @@ def test_content_goes_before_the_ending(archive):
     assert format_of(archive.rename(archive.with_name("a.csv"))).name == "npz"
 
 
+def test_a_tfrecord_is_named(tmp_path):
+    """A record of 16 bytes: its length, and TensorFlow's masked CRC-32C of that."""
+    path = tmp_path / "train-00000-of-00010"
+    path.write_bytes(bytes.fromhex("1000000000000000") + 0x18FEFB95.to_bytes(4, "little") + bytes(20))
+    assert "TFRecord" in refusal(path)
+    path.write_bytes(bytes.fromhex("1000000000000000") + bytes(24))
+    assert "no known format" in refusal(path)
+
+
 def test_fields_are_chosen_and_renamed(archive):
     same(read(archive, fields=["y"]), {"y": Y})
     same(read(archive, fields={"input": "x", "0": "y"}), {"input": X, "0": Y})

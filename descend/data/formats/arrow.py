@@ -8,19 +8,22 @@ Source: https://arrow.apache.org/docs/format/Columnar.html, "IPC File Format" an
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any
 
 from descend.data.arrow_columns import class_names, flattened
+from descend.data.arrow_messages import batch_forms
 from descend.data.arrow_source import MAX_COLUMNS, Chunk
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
-from descend.data.paths import check_mapped
+from descend.data.paths import check_mapped, head
 from descend.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from descend.data.file_format import FileSource, ReadOptions
 
@@ -41,11 +44,16 @@ class ArrowFiles:
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
+        self.decodes = False
         self.chunks: list[Chunk] = []
         self._open: dict[Path, Any] = {}
         self._sizes = {path: path.stat().st_size for path in paths}
         schema = None
         for path in paths:
+            if head(path).startswith(_FEATHER_1):
+                raise DataError(f"{path} is a Feather file of version 1; write it again with pyarrow.feather")
+            forms = batch_forms(path, MAX_BATCHES)
+            self.decodes |= any(one.compressed for one in forms)
             batches = self._batches(path)
             try:
                 # A dictionary of a file is part of its batches, so an empty table cannot be made from the schema alone.
@@ -54,11 +62,7 @@ class ArrowFiles:
                     raise DataError(f"it has {len(names):,} columns; at most {MAX_COLUMNS:,} are read")
                 named = class_names(batches[0].schema)
                 here = flattened(batches[0].slice(0, 0)).schema.remove_metadata()
-                if len(batches) > MAX_BATCHES:
-                    raise DataError(
-                        f"it has {len(batches):,} batches of rows; at most {MAX_BATCHES:,} are read: write larger ones"
-                    )
-                sizes = [len(batch) for batch in batches]
+                sizes = [one.rows for one in forms]
             except Exception as error:
                 raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
             if schema is not None and not here.equals(schema):
@@ -76,18 +80,13 @@ class ArrowFiles:
         """The batches of a file as tables, each read when it is looked at."""
         if path not in self._open:
             arrow = library("pyarrow", "an Arrow file")
-            with path.open("rb") as file:
-                begin = file.read(len(_FILE))
-            if begin.startswith(_FEATHER_1):
-                raise DataError(f"{path} is a Feather file of version 1; write it again with pyarrow.feather")
             try:
                 mapped = arrow.memory_map(str(path))
-                if begin.startswith(_FILE):
+                if head(path).startswith(_FILE):
                     self._open[path] = _IndexedBatches(arrow.ipc.open_file(mapped))
                 else:
                     stream = arrow.ipc.open_stream(mapped)
-                    some = itertools.islice(stream, MAX_BATCHES + 1)
-                    tables = [arrow.Table.from_batches([batch]) for batch in some]
+                    tables = [arrow.Table.from_batches([batch]) for batch in stream]
                     self._open[path] = tables or [stream.schema.empty_table()]
             except Exception as error:  # pyarrow raises OSError, ValueError and others of its own
                 raise DataError(f"{path} is not an Arrow file, or was cut off: {str(error).splitlines()[0]}") from error
@@ -97,7 +96,14 @@ class ArrowFiles:
         """Some columns of a batch of records."""
         batches = self._batches(chunk.path)
         check_mapped(chunk.path, self._sizes[chunk.path])
-        return flattened(batches[chunk.index]).select(list(columns))
+        batch = batches[chunk.index]
+        if batch.num_rows != chunk.rows:
+            raise ValueError(f"the batch has {batch.num_rows:,} rows and promises {chunk.rows:,}")
+        return flattened(batch).select(list(columns))
+
+    def scan(self, chunk: Chunk, rows: NDArray[np.int64], columns: Sequence[str]) -> Any:
+        """Some rows of a batch of records."""
+        return self.load(chunk, columns).take(rows)
 
     def without_nulls(self, column: str) -> bool:
         """No: it is not known."""

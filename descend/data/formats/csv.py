@@ -6,6 +6,8 @@ names       a column without a name between others that have one is left out: pa
 types       integers, floats, booleans, times, else text; a missing number is NaN: an empty cell, NA, ?, -, . and such
 decimals    1,5 is a number where cells are not separated by commas, the first rows have such cells and none like 1.5
 thousands   1,234.5 and 12,345,678 are numbers where all cells of a column are, in files of up to 256 MiB
+quotes      " around cells with separators, newlines or quotes in them; `quote` says another
+comments    `comment` says what lines begin with that are no rows; Excel's first line sep=; is used
 encoding    UTF-8, or UTF-16 where the file begins with its mark; `encoding` says another, such as "latin-1"
 
 Source: RFC 4180, https://www.rfc-editor.org/rfc/rfc4180 (quotes, and newlines within them)
@@ -17,7 +19,7 @@ import codecs
 import csv
 import io
 import re
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from descend.arguments import shown
@@ -26,6 +28,8 @@ from descend.data.bad_rows import MISSING, is_number, repaired_csv
 from descend.data.expansion import is_gzip, opened
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
+from descend.data.paths import head
+from descend.data.table_lines import TableCopy, excel_separator
 from descend.data.text_tables import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
 from descend.errors import ConfigurationError, DataError
 
@@ -39,7 +43,9 @@ from descend.data.file_format import FileSource, ReadOptions
 __all__ = ["FILE_FORMATS", "first_row", "is_header"]
 
 _SEPARATORS = ",;\t|"
+_QUOTE = '"'
 _FIRST_CELLS = 100
+_COMMENT = re.compile(rb"^(?:\xef\xbb\xbf)?#", re.MULTILINE)
 _LOOKED_AT = 2**16  # characters, for the decimal point
 _FRACTION = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:[.]\d{3})+|\d{1,3}(?:,\d{3})+)([.,])\d+(?:[eE][+-]?\d+)?")
 
@@ -53,7 +59,7 @@ def _encoding_of(path: Path, given: str | None) -> str:
     return "utf-16" if begin in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8"
 
 
-def first_row(path: Path, separator: str | None, encoding: str = "utf-8") -> tuple[str, list[str]]:
+def first_row(path: Path, separator: str | None, encoding: str = "utf-8", quote: str = _QUOTE) -> tuple[str, list[str]]:
     """The separator of a file and the cells of its first row.
 
     Raises:
@@ -66,7 +72,7 @@ def first_row(path: Path, separator: str | None, encoding: str = "utf-8") -> tup
     if encoding.startswith("utf-8") and b"\0" in content:
         raise DataError(f"{path}: the first row has a byte 0, so this is no table of text")
     line = content.decode(encoding, errors="replace").lstrip("\ufeff").partition("\n")[0].rstrip("\r\ufffd")
-    if '"' not in line:
+    if quote not in line:
         line = line.partition("\r")[0]  # where rows end by it alone, the whole file is one line
     if separator is None:
         usual = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
@@ -79,7 +85,7 @@ def first_row(path: Path, separator: str | None, encoding: str = "utf-8") -> tup
             f"{path} has {line.count(separator) + 1:,} columns; at most {MAX_COLUMNS:,} are read: store arrays of "
             "numbers as .npy or Parquet"
         )
-    return separator, next(csv.reader([line], delimiter=separator), [])
+    return separator, next(csv.reader([line], delimiter=separator, quotechar=quote), [])
 
 
 def _has_text(path: Path) -> bool:
@@ -105,7 +111,8 @@ def _decimal_point(path: Path, separator: str, encoding: str) -> str:
 def _parse(path: Path, options: ReadOptions) -> Iterable[Any]:
     arrow_csv = library("pyarrow.csv", "a table of text")
     encoding = _encoding_of(path, options.encoding)
-    separator, cells = first_row(path, options.separator, encoding)
+    quote = options.quote or _QUOTE
+    separator, cells = first_row(path, options.separator, encoding, quote)
     header = is_header(cells) if options.header is None else options.header
     names = None if header else [str(number) for number in range(len(cells))]
     without, skipped = [number for number, cell in enumerate(cells) if not cell.strip()] if header else [], 0
@@ -116,7 +123,7 @@ def _parse(path: Path, options: ReadOptions) -> Iterable[Any]:
         "read_options": arrow_csv.ReadOptions(
             block_size=BLOCK_BYTES, column_names=names, skip_rows=skipped, encoding=encoding
         ),
-        "parse_options": arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+        "parse_options": arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True, quote_char=quote),
         "convert_options": arrow_csv.ConvertOptions(
             decimal_point=_decimal_point(path, separator, encoding),
             null_values=sorted(MISSING),
@@ -177,14 +184,58 @@ def _open_csv(paths: Sequence[Path], options: ReadOptions) -> FileSource:
             raise ConfigurationError(f"read: there is no encoding {shown(options.encoding)}") from error
     if options.length is not None and options.tokenizer is None:
         raise ConfigurationError("read: length= is for text with tokenizer=, and a table has a value in each cell")
-    tables = TextTables(paths, partial(_parse, options=options), options.skip_bad, partial(_repaired, options=options))
-    tables.left_out = _without_names(paths[0], options)
+    plain = _PlainTables(options)
+    tables = TextTables(paths, plain.parse, options.skip_bad, plain.repaired)
+    tables.left_out = _without_names(*plain.of(paths[0]))
     return samples_of_tables(tables, options)
+
+
+class _PlainTables:
+    """The files, or copies of them without the lines that are no rows.
+
+    Args:
+        options: Those of the caller.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._copies: dict[Path, tuple[TableCopy, ReadOptions]] = {}
+
+    def of(self, path: Path) -> tuple[Path, ReadOptions]:
+        """What is parsed in place of a file, and how."""
+        options = self._options
+        separator = excel_separator(path)
+        if separator is None and options.comment is None:
+            return path, options
+        if path not in self._copies:
+            encoding = _encoding_of(path, options.encoding)
+            copy = TableCopy(path, encoding, options.comment, options.quote or _QUOTE)
+            own = replace(options, encoding=None, separator=options.separator or separator)
+            self._copies[path] = copy, own
+        copy, own = self._copies[path]
+        return copy.path, own
+
+    def parse(self, path: Path) -> Iterable[Any]:
+        """See `TextTables`."""
+        try:
+            yield from _parse(*self.of(path))
+        except ValueError as error:
+            if self._options.skip_bad or self._options.comment is not None or not _COMMENT.search(head(path)):
+                raise
+            reason = str(error).splitlines()[0]
+            raise DataError(
+                f"{path} cannot be read: {reason}; leave out lines that begin with # by comment='#'"
+            ) from error
+
+    def repaired(self, path: Path, allowed: int) -> Repaired:
+        """See `TextTables`."""
+        plain, options = self.of(path)
+        return _repaired(plain, allowed, options)
 
 
 def _without_names(path: Path, options: ReadOptions) -> dict[str, str]:
     """The columns that a header has no name for, and why they are no fields."""
-    _, cells = first_row(path, options.separator, _encoding_of(path, options.encoding))
+    _, cells = first_row(path, options.separator, _encoding_of(path, options.encoding), options.quote or _QUOTE)
     if options.header is False or not is_header(cells):
         return {}
     reason = "it has no name in the first row, as the row numbers that pandas writes"
@@ -194,9 +245,11 @@ def _without_names(path: Path, options: ReadOptions) -> dict[str, str]:
 def _repaired(path: Path, allowed: int, options: ReadOptions) -> Repaired:
     if (encoding := _encoding_of(path, options.encoding)) != "utf-8":
         raise DataError(f"{path} is in {encoding}, and bad rows are found in UTF-8 alone: save it as that")
-    separator, cells = first_row(path, options.separator)
-    return repaired_csv(path, separator, is_header(cells) if options.header is None else options.header, allowed)
+    quote = options.quote or _QUOTE
+    separator, cells = first_row(path, options.separator, quote=quote)
+    header = is_header(cells) if options.header is None else options.header
+    return repaired_csv(path, separator, header, allowed, quote)
 
 
-_USES = frozenset({"separator", "header", "columns", "length", "tokenizer", "encoding"})
+_USES = frozenset({"separator", "header", "columns", "length", "tokenizer", "encoding", "comment", "quote"})
 FILE_FORMATS = (FileFormat("csv", (".csv", ".tsv", ".tab"), _open_csv, _USES),)

@@ -139,6 +139,7 @@ class HDF5Source:
         h5py = library("h5py", "an HDF5 file")
         if stored.shape is None or not stored.shape:
             raise DataError(f"'{name}' holds a single value; the first dimension must count the samples")
+        _check_filters(name, stored)
         whole = stored.shape[1:] + kind.shape
         kind = kind.base
         if name in self._parts and (kind.kind == "S" or h5py.check_string_dtype(kind) is not None):
@@ -247,6 +248,22 @@ def _check_pointers(name: str, stored: Any) -> None:
         stored.size * _POINTER_BYTES,
         "write the entries that there are",
     )
+
+
+def _check_filters(name: str, stored: Any) -> None:
+    """Check that the library can undo what the chunks of a data set were compressed by."""
+    h5py = library("h5py", "an HDF5 file")
+    if stored.chunks is None:
+        return
+    settings = stored.id.get_create_plist()
+    for number in range(settings.get_nfilters()):
+        code, _, _, called = settings.get_filter(number)
+        if not h5py.h5z.filter_avail(code):
+            about = f"{code} ({called.decode('utf-8', 'replace')})" if called else str(code)
+            raise DataError(
+                f"'{name}' is compressed by the filter {about}, which this installation of HDF5 does not have: import "
+                "a library that brings it, such as hdf5plugin, before, or write the data set with gzip"
+            )
 
 
 def _check_chunks(name: str, stored: Any) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from descend.arguments import shown
-from descend.data.arrow_source import MAX_COLUMNS
 from descend.data.bad_rows import repaired_jsonl
 from descend.data.expansion import is_gzip
 from descend.data.file_format import FileFormat, library
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE_FORMATS"]
 
+MAX_KEYS = 32_768  # of an object
 _DEEPEST = 100  # objects and lists within each other: Arrow's parser calls itself for each, and would crash
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _KEY = re.compile(rb'"((?:[^"\\]|\\.)*+)"[ \t]*:')
@@ -77,10 +77,10 @@ def _check_rows(path: Path, rows: bytes, first: int) -> int:
             )
     colons = np.flatnonzero(characters == ord(":"))
     in_row = np.searchsorted(colons, ends) - np.searchsorted(colons, begins)
-    for at in np.flatnonzero(in_row > MAX_COLUMNS).tolist():
-        if len(set(_KEY.findall(rows[begins[at] : ends[at]]))) > MAX_COLUMNS:
+    for at in np.flatnonzero(in_row > MAX_KEYS).tolist():
+        if len(set(_KEY.findall(rows[begins[at] : ends[at]]))) > MAX_KEYS:
             raise DataError(
-                f"{path}: row {first + numbers[at]} has more than {MAX_COLUMNS:,} keys; at most so many are read"
+                f"{path}: row {first + numbers[at]} has more than {MAX_KEYS:,} keys; at most so many are read"
             )
     chosen = np.unique(np.linspace(0, len(ends) - 1, min(_SAMPLED, len(ends)), dtype=np.int64)).tolist()
     if _may_lack_keys([rows[begins[at] : ends[at]] for at in chosen]):

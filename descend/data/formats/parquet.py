@@ -2,8 +2,9 @@
 
 Folders called NAME=VALUE are columns as well, see `descend.data.partitions`.
 
-A row group is read whole, so the first samples of a file with small row groups (10,000 to 100,000 rows) come soonest in
-random order. Beyond what fits into memory, columns that were decoded are kept in a temporary folder.
+A row group has to be decoded for any row of it, and in random order the first batch has rows of most of them. So it
+takes its rows while the groups are decoded, and nothing else is kept; only then columns are decoded to be kept, in
+memory as far as they fit, the others in a temporary folder. The former takes a fraction of the time of the latter.
 
 Source: https://parquet.apache.org/docs/file-format/
 """
@@ -11,6 +12,8 @@ Source: https://parquet.apache.org/docs/file-format/
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from descend.data.arrow_columns import class_names, empty_table, flattened
 from descend.data.arrow_source import MAX_COLUMNS, Chunk
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from descend.data.file_format import FileSource, ReadOptions
 
 __all__ = ["FILE_FORMATS", "MAX_GROUP_ROWS", "ParquetFiles"]
@@ -32,6 +37,7 @@ MAX_FOOTER_BYTES = 2**26
 _TRAILER_BYTES = 8  # the length of the footer, and a magic number
 _NUMBER_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _DICTIONARY_BYTES = 2**24
+_SCANNED_ROWS = 2**17  # that are decoded at once where few of them are wanted
 MAX_GROUP_ROWS = 2**27  # a few bytes can promise any number of equal values
 
 
@@ -78,29 +84,54 @@ class ParquetFiles:
             self._full = full if len(paths) == 1 or path == paths[0] else self._full & full
         self.schema: Any = schema
 
-    def _open(self, path: Path, row_group: int | None = None) -> Any:
-        """A file; to read a row group, texts of a dictionary are kept in it until their size is known."""
+    def _open(self, path: Path, dictionaries: Sequence[str] = ()) -> Any:
+        """A file, of which some columns stay numbers of texts in a dictionary."""
         parquet = library("pyarrow.parquet", "a Parquet file")
-        footer = self._footers.get(path)
-        texts = None if footer is None or row_group is None else _texts_of_dictionaries(footer.row_group(row_group))
         try:
-            return parquet.ParquetFile(path, memory_map=True, metadata=footer, read_dictionary=texts)
+            return parquet.ParquetFile(
+                path, memory_map=True, metadata=self._footers.get(path), read_dictionary=list(dictionaries)
+            )
         except Exception as error:  # pyarrow raises OSError, ValueError and others of its own
             raise DataError(f"{path} is not a Parquet file, or was cut off: {str(error).splitlines()[0]}") from error
 
     def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
         """Some columns of a row group. A file is opened for each, since threads and processes cannot share one."""
-        with self._open(chunk.path, chunk.index) as file:
-            tops = set(file.schema_arrow.names)
-            wanted = list(dict.fromkeys(top for name in columns for top in _prefixes(name) if top in tops))
-            table = flattened(file.read_row_group(chunk.index, columns=wanted, use_threads=True))
+        group = self._footers[chunk.path].row_group(chunk.index)
+        with self._open(chunk.path, _texts_of_dictionaries(group, FREE_BYTES)) as file:
+            table = flattened(file.read_row_group(chunk.index, columns=_tops(file, columns), use_threads=True))
         if table.num_rows != chunk.rows:
             raise ValueError(f"the row group has {table.num_rows:,} rows and promises {chunk.rows:,}")
         return table.select(list(columns))
 
+    def scan(self, chunk: Chunk, rows: NDArray[np.int64], columns: Sequence[str]) -> Any:
+        """Some rows of a row group, decoded up to the last of them, with the texts of dictionaries for these alone."""
+        arrow = library("pyarrow", "a Parquet file")
+        wanted, back = np.unique(rows, return_inverse=True)
+        parts: list[Any] = []
+        begin = 0
+        group = self._footers[chunk.path].row_group(chunk.index)
+        with self._open(chunk.path, _texts_of_dictionaries(group, 0)) as file:
+            tops = _tops(file, columns)
+            for batch in file.iter_batches(_SCANNED_ROWS, row_groups=[chunk.index], columns=tops, use_threads=True):
+                first, last = np.searchsorted(wanted, (begin, begin + len(batch)))
+                if first < last:
+                    parts.append(batch.take(arrow.array(wanted[first:last] - begin)))
+                begin += len(batch)
+                if last == len(wanted):
+                    break
+        if wanted[-1] >= begin:
+            raise ValueError(f"the row group has {begin:,} rows and promises {chunk.rows:,}")
+        return flattened(arrow.Table.from_batches(parts)).select(list(columns)).take(back)
+
     def without_nulls(self, column: str) -> bool:
         """Whether the statistics in the files say so."""
         return column in self._full
+
+
+def _tops(file: Any, columns: Sequence[str]) -> list[str]:
+    """The columns of a file that have these ones, which may be parts of them."""
+    tops = set(file.schema_arrow.names)
+    return list(dict.fromkeys(top for name in columns for top in _prefixes(name) if top in tops))
 
 
 def _prefixes(name: str) -> list[str]:
@@ -134,15 +165,20 @@ def _check_size(place: str, group: Any) -> None:
     check_expansion(place, stored, promised, "write it with smaller row groups")
 
 
-def _texts_of_dictionaries(group: Any) -> list[str]:
-    """Columns of texts that may be far larger than what is stored; of a large one the texts are stored themselves."""
+def _texts_of_dictionaries(group: Any, free_bytes: int) -> list[str]:
+    """Columns whose texts may be far larger than what is stored; of a large column the texts are stored themselves.
+
+    Args:
+        group: Description of a row group.
+        free_bytes: No column that can have no more than this.
+    """
     columns = [group.column(number) for number in range(group.num_columns)]
     return [
         one.path_in_schema
         for one in columns
         if one.physical_type == "BYTE_ARRAY" and one.has_dictionary_page
         if one.total_uncompressed_size < _DICTIONARY_BYTES
-        if one.num_values * one.total_uncompressed_size > FREE_BYTES
+        if one.num_values * one.total_uncompressed_size > free_bytes
     ]
 
 

@@ -97,7 +97,7 @@ def test_damaged_files(tmp_path):
     assert "Row #7: Expected 3 columns, got 2" in text
     assert f"reader 'csv' for 'train': {path}" in text
     path.write_text(",".join(f"c{i}" for i in range(10**6)) + "\n")
-    assert "1,000,000 columns; at most 32,768" in refusal(path)
+    assert "1,000,000 columns; at most 65,536" in refusal(path)
     path.write_bytes(b"x" * (text_tables.BLOCK_BYTES + 2))
     assert "the first row is longer than" in refusal(path)
     path.write_bytes(b"\x01\x02\0\0\n")

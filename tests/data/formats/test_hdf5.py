@@ -8,7 +8,7 @@ import pytest
 from data.files import refusal, same
 
 from descend.data import read
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, DataError
 
 N = 30
 X = np.random.default_rng(0).normal(size=(N, 2, 3))
@@ -29,6 +29,20 @@ def file(tmp_path):
 
 
 PADDED = np.array([[j + 1 if j < i % 4 else 0 for j in range(3)] for i in range(N)], dtype=np.int16)
+
+
+def test_a_filter_that_is_not_there_is_named(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        settings.set_chunk((2,))
+        settings.set_filter(32_123, h5py.h5z.FLAG_OPTIONAL)
+        h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_DOUBLE, h5py.h5s.create_simple((4,)), settings)
+        file["y"] = np.arange(4)
+    reader = read(tmp_path / "a.h5")
+    assert list(reader.fields) == ["y"]
+    assert "filter 32123" in reader.left_out["x"]
+    with pytest.raises(DataError, match="hdf5plugin"):
+        read(tmp_path / "a.h5", key="x")
 
 
 def test_data_sets(file):

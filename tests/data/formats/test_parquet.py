@@ -56,6 +56,35 @@ def test_what_is_kept_is_bounded(file, monkeypatch):
     same(reader, {"x": X})
 
 
+def test_the_first_large_batch_is_taken_without_keeping_and_is_the_same(tmp_path, monkeypatch):
+    rng = np.random.default_rng(1)
+    table = pa.table(
+        {
+            "x": pa.array([None if i % 11 == 0 else float(i) for i in range(N)]),
+            "kind": pa.array([f"k{i % 3}" for i in range(N)]).dictionary_encode(),
+            "list": [list(range(i % 4)) for i in range(N)],
+            "part": [{"a": i, "b": f"b{i}"} for i in range(N)],
+            "text": [f"t{i % 5}" for i in range(N)],
+            "t": pa.FixedShapeTensorArray.from_numpy_ndarray(rng.normal(size=(N, 2, 2))),
+        }
+    )
+    (tmp_path / "year=3").mkdir()
+    pq.write_table(table, tmp_path / "year=3" / "a.parquet", row_group_size=20, data_page_size=64)
+    monkeypatch.setattr(parquet, "_SCANNED_ROWS", 7)
+    wanted = np.array([49, 3, 3, 21, 0, 19])
+    plain = read(tmp_path, target="kind").read(wanted)
+    monkeypatch.setattr(arrow_source, "SCANNED_VALUES", 10)
+    reader = read(tmp_path, target="kind")
+    first = reader.read(wanted)
+    assert not reader.source._kept
+    assert first.keys() == plain.keys()
+    for name, values in plain.items():
+        np.testing.assert_array_equal(first[name], values)
+        assert first[name].dtype == values.dtype
+    assert reader.read(wanted)["x"].tobytes() == plain["x"].tobytes()
+    assert reader.source._kept
+
+
 def test_several_files(file):
     pq.write_table(TABLE.slice(0, 3), file.with_name("b.parquet"))
     same(read(file.parent, columns=["x"]), {"x": np.concatenate([X, X[:3]])})

@@ -1,0 +1,72 @@
+"""Classes that are given as text, of formats that know nothing of classes: arrays of text in .npy and .npz files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from descend.data.reader_protocol import Field
+from descend.data.wrapped_source import WrappedSource
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from descend.data.file_format import FileSource, ReadOptions
+    from descend.data.reader_protocol import Array
+
+__all__ = ["with_numbers"]
+
+_READ_AT_ONCE = 8192
+
+
+def with_numbers(source: FileSource, options: ReadOptions) -> FileSource:
+    """The source, with integers in place of the text in fields that name classes."""
+    texts = [name for name, one in source.fields.items() if one.dtype.kind in "US" and options.is_class(name)]
+    return _NumberedTexts(source, texts, options) if texts else source
+
+
+class _NumberedTexts(WrappedSource):
+    """The samples of a source; see `FileSource`.
+
+    Args:
+        source: The samples.
+        names: Fields of text that are classes.
+        options: May have the classes in the order of their numbers; else it is that of the alphabet.
+    """
+
+    def __init__(self, source: FileSource, names: list[str], options: ReadOptions) -> None:
+        super().__init__(source)
+        found: dict[str, set[str]] = {name: set() for name in names if options.classes_of(name) is None}
+        for first in range(0, len(source) if found else 0, _READ_AT_ONCE):
+            rows = source.read(np.arange(first, min(first + _READ_AT_ONCE, len(source))))
+            for name, texts in found.items():
+                texts.update(_text(rows[name]).reshape(-1).tolist())
+        own = {name: sorted(found[name]) if name in found else options.classes_of(name) or [] for name in names}
+        self.classes = {**self.classes, **own}
+        self._numbers = {name: {text: number for number, text in enumerate(of)} for name, of in own.items()}
+        self.fields = {
+            name: Field(one.shape, np.dtype(np.int64)) if name in own else one for name, one in self.fields.items()
+        }
+
+    def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
+        """The samples with these numbers."""
+        return {name: self._numbered(name, values) for name, values in self._source.read(samples).items()}
+
+    def column(self, name: str) -> Array | None:
+        """A field of all samples, where the source has it without the others."""
+        values = super().column(name)
+        return None if values is None else self._numbered(name, values)
+
+    def _numbered(self, name: str, values: Array) -> Array:
+        if name not in self._numbers:
+            return values
+        numbers = self._numbers[name]
+        flat = _text(values).reshape(-1).tolist()
+        if unknown := [text for text in flat if text not in numbers]:
+            raise ValueError(f"'{unknown[0]}' in '{name}' is none of its classes: {', '.join(numbers)}")
+        return np.array([numbers[text] for text in flat], dtype=np.int64).reshape(values.shape)
+
+
+def _text(values: Array) -> Array:
+    return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
