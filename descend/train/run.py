@@ -159,7 +159,7 @@ class Run:
         exchange_parameters(self.optimizer, before, now, task.replaced_by())
         self.parameters = now
         self.buffer_snapshot = BufferSnapshot(module)
-        self.strategy.parameters_changed()
+        self.strategy.setup(self)
         self.views.begin_epoch()
 
     # ---- plain values

@@ -161,5 +161,5 @@ def test_modules_of_graphs_hand_a_parallel_strategy_to_their_maps(make, fields):
         *(lbann.Input(data_field=name) for name in fields.split())
     )
     maps = [one for one in lbann.traverse_layer_graph(y) if type(one).__name__ == "ChannelwiseFullyConnected"]
-    told = [one for one in maps if one.parallel_strategy and one.parallel_strategy.sample_groups == 2]
-    assert told
+    found = [one for one in maps if one.parallel_strategy and one.parallel_strategy.sample_groups == 2]
+    assert found

@@ -52,8 +52,7 @@ def run(
     """Run the driver on an experiment, in a folder of its own.
 
     The folder gets `experiment.prototext`, `batch.sh`, `out.log` and `err.log`. Outside of a scheduler's allocation
-    the script runs here; one process is then started without any launcher. Arguments of the job that are not below are
-    those of `make_batch_script`.
+    the script runs here, one process without any launcher. Other arguments are those of `make_batch_script`.
 
     Args:
         trainer: A trainer, or its message; `model`, `data_reader` and `optimizer` likewise.
@@ -73,8 +72,7 @@ def run(
         The exit status of the driver, or that of the submission.
 
     Raises:
-        ConfigurationError: the script exists, the scheduler is unknown or has no queue, or a folder cannot be made; or
-            the driver imports the module that calls this, for its reader.
+        ConfigurationError: as a problem says: of the script, the scheduler, a folder, or a reader that starts a run.
     """
     _refuse_within_driver()
     kind = detected() if scheduler is None else scheduler

@@ -438,7 +438,8 @@ def _difference(
         return None
     paired = paired and len(x) == len(y) >= PAIRED_FROM
     if floors is None:
-        floors = (max(step**2 / 12, SHARE_OF_ARMS * _pooled((a, b), step)),) * 2
+        least = max(step**2 / 12, SHARE_OF_ARMS * _pooled((a, b), step))
+        floors = least, least
     with np.errstate(over="ignore"):
         u, v = (max(float(one.var(ddof=1)), least) / len(one) for one, least in zip((x, y), floors, strict=True))
         w = max(float((x - y).var(ddof=1)), step**2 / 6) / len(x) if paired else 0.0

@@ -265,7 +265,7 @@ class Population:
         for player in self.players:
             player.state.update(round=number + 1, trained=False)
         results = {trainer: ExchangeResult(**word) for trainer, word in self.tell(_words(outcomes)).items()}
-        for line in self._lines(strategy, list(results.values())):
+        for line in _lines(self._name, strategy, list(results.values())):
             self._say(line)
         self._record([asdict(outcome) for outcome in results.values()])
         for player in self.players:
@@ -390,27 +390,30 @@ class Population:
         draws = generator(self._seed, "tournament", number)
         return torch.randperm(self.shares.trainers, generator=draws).tolist()
 
-    # ---- log lines
 
-    def _lines(self, strategy: MetaLearningStrategy, outcomes: Sequence[ExchangeResult]) -> list[str]:
-        lines: list[str] = []
-        for one in outcomes:
-            if isinstance(strategy, RandomPairwiseExchange):
-                lines.append(self._pair_line(one))
-            elif one.took is not None:
-                lines += _moved_lines(one)
-        return lines
+# ---- log lines
 
-    def _pair_line(self, one: ExchangeResult) -> str:
-        """LBANN's line about the winner of a pair."""
-        partner = one.trainer if one.partner is None else one.partner
-        theirs = one.scores if one.partner is None else one.partner_scores
-        chosen = one.trainer if one.took is None else one.took
-        return (
-            f'LTFB (model "{self._name}", step {one.round}): trainer {one.trainer} selected model from trainer '
-            f"{chosen} (trainer {one.trainer} score = {_shown(one.scores)}, trainer {partner} score = {_shown(theirs)})"
-            f"{_changes(one)}"
-        )
+
+def _lines(name: str, strategy: MetaLearningStrategy, outcomes: Sequence[ExchangeResult]) -> list[str]:
+    lines: list[str] = []
+    for one in outcomes:
+        if isinstance(strategy, RandomPairwiseExchange):
+            lines.append(_pair_line(name, one))
+        elif one.took is not None:
+            lines += _moved_lines(one)
+    return lines
+
+
+def _pair_line(name: str, one: ExchangeResult) -> str:
+    """LBANN's line about the winner of a pair, with the name of the model."""
+    partner = one.trainer if one.partner is None else one.partner
+    theirs = one.scores if one.partner is None else one.partner_scores
+    chosen = one.trainer if one.took is None else one.took
+    return (
+        f'LTFB (model "{name}", step {one.round}): trainer {one.trainer} selected model from trainer '
+        f"{chosen} (trainer {one.trainer} score = {_shown(one.scores)}, trainer {partner} score = {_shown(theirs)})"
+        f"{_changes(one)}"
+    )
 
 
 def _outcome(player: TrainerRun, number: int, partner: int | None) -> ExchangeResult:

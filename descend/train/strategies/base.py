@@ -87,14 +87,10 @@ class Strategy:
     can_repeat_step: bool = True
 
     def setup(self, run: Run) -> None:
-        """Called once, when the run has all of its parts."""
+        """Called when the run has all of its parts, and again between two steps if the module has other parameters."""
         self._run = run
         self.parameters: dict[str, torch.nn.Parameter] = dict(run.task.module.named_parameters())
         self._is_divided = False
-
-    def parameters_changed(self) -> None:
-        """Called when the module has other parameters than before, between two steps; all ranks call it together."""
-        self.parameters = dict(self._run.task.module.named_parameters())
 
     @property
     def world(self) -> Communicator:

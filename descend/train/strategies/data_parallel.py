@@ -59,18 +59,11 @@ class DataParallel(Strategy):
         self._buffers_changed = False
         self._pads = run.task.needs_lockstep
         self.can_repeat_step = not self._pads  # no rank can leave a step that others wait in
-        self.reducer = self._reducer()
+        if (before := vars(self).get("reducer")) is not None:
+            before.close()
+        whole = {name: p for name, p in self.parameters.items() if not is_sharded(p)}
+        self.reducer = GradientReducer(whole, run.communicator, summed=self.reduces_gradients, say=run.say)
         self._buffers = BufferSynchronizer(run.task.module, run.task.running_statistics, run.communicator)
-
-    def parameters_changed(self) -> None:
-        """See `Strategy.parameters_changed`."""
-        super().parameters_changed()
-        self.reducer.close()
-        self.reducer = self._reducer()
-
-    def _reducer(self) -> GradientReducer:
-        run, whole = self._run, {name: p for name, p in self.parameters.items() if not is_sharded(p)}
-        return GradientReducer(whole, run.communicator, summed=self.reduces_gradients, say=run.say)
 
     # ---- mini-batches
 
