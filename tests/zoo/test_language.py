@@ -124,8 +124,8 @@ def test_weights_come_from_a_folder(tmp_path):
     module, _, _ = lowered(lambda x: zoo.RoBERTa(config, load_weights=tmp_path, name="r")(x)[1], (5,))
     for name, p in module.named_parameters():
         expected = random(*p.shape, seed=len(name))
-        if name == "r_tokens_table":
-            expected[:, config.pad_token_id] = 0  # a table begins with no vector for padding, as in LBANN
+        if name in ("r_tokens_table", "r_places_table"):
+            expected[:, config.pad_token_id] = 0  # the vector of padding, as in LBANN
         assert torch.equal(p.detach(), expected)
     with pytest.raises(GraphError, match=r"start from .*nowhere.*\.npy', which cannot be read"):
         lowered(lambda x: zoo.RoBERTa(config, load_weights=tmp_path / "nowhere", name="r")(x)[1], (5,))
