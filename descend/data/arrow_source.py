@@ -331,7 +331,7 @@ def _first_bytes(files: TableFiles, name: str) -> ColumnFacts:
 def _load(files: TableFiles, chunk: Chunk, columns: Sequence[str]) -> Any:
     try:
         return files.load(chunk, columns)
-    except Exception as error:
+    except Exception as error:  # pyarrow raises OSError, ValueError and others of its own
         raise DataError(
             f"{chunk.path}, rows {chunk.first:,} to {chunk.first + chunk.rows - 1:,} cannot be read: "
             f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"

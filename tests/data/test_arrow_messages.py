@@ -57,6 +57,15 @@ def test_a_dictionary_counts(tmp_path, opened, monkeypatch):
         batch_forms(path, 3)
 
 
+def refusal_of(path):
+    """What is said of a file; its name where nothing is, since damage may leave the lengths as they are."""
+    try:
+        batch_forms(path, 3)
+    except DataError as error:
+        return str(error)
+    return str(path)
+
+
 def test_any_damage_is_an_error_of_ours(tmp_path):
     path = tmp_path / "a.arrow"
     for opened in (pa.ipc.new_file, pa.ipc.new_stream):
@@ -66,10 +75,7 @@ def test_any_damage_is_an_error_of_ours(tmp_path):
             hurt = bytearray(whole)
             hurt[place : place + 4] = rng.bytes(4)
             path.write_bytes(hurt[: rng.integers(1, len(hurt))] if place % 4 == 0 else hurt)
-            try:
-                batch_forms(path, 3)
-            except DataError as error:
-                assert str(path) in str(error)  # noqa: PT017
+            assert str(path) in refusal_of(path)
 
 
 def test_numbers_are_within_the_file(tmp_path):

@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+from ranks import replaced
 from ranks.start import begin, end, start
 from ranks.test_exactness import largest_difference
 from ranks.tournament import outcome, play
@@ -50,6 +51,18 @@ def test_four_trainers_play_as_one_process_does(name, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_blocks_of_two_ranks(tmp_path):
     check(start(4, "tournament.py", tmp_path / "four", "binary", "1", "2", "2"), alone(tmp_path / "one", 2), 1e-12)
+
+
+@pytest.mark.slow
+def test_blocks_of_two_ranks_sum_the_gradients_of_weights_that_are_new(tmp_path):
+    """In float32, whose sums over ranks round in another order."""
+    whole = replaced.play(tmp_path / "one", trainers=2)
+    assert {"conv_shim_kernel"} <= {name for one in whole.trainers for name in one.weights}
+    expected = {str(number): one for number, one in outcome(whole).items()}
+    check(start(4, "replaced.py", tmp_path / "four"), expected, 1e-5)
+    assert [row["changed"] for row in lineage(tmp_path / "four" / "run")] == [
+        row["changed"] for row in lineage(tmp_path / "one")
+    ]
 
 
 @pytest.mark.slow
