@@ -516,7 +516,8 @@ def compare(rule: Rule, model: str, shapes: Shapes, given: argparse.Namespace, s
     steps = dict(contenders(rule, shapes, given.device, given.environments))
     steps["copy"] = copying(elements, given.device)
     # A step of some microseconds would else be the time in which its caches are filled again.
-    in_a_row = given.in_a_row or (20 if elements < SMALL else 1)
+    # On a GPU steps follow each other without a wait for the one before.
+    in_a_row = given.in_a_row or (20 if elements < SMALL or given.device == "cuda" else 1)
     try:
         limit = max(0.0, min(given.seconds, (end - time.monotonic()) / len(steps)))
         return report(rule, model, measure(steps, given.rounds, given.device, in_a_row, limit), elements)

@@ -6,6 +6,7 @@
     python benchmarks/train_step.py --beside ../before           # with `fit` of another checkout of this repository
     python benchmarks/train_step.py --what evaluation inference  # forward passes alone
     python benchmarks/train_step.py --what memory                # of a process that trains
+    python benchmarks/train_step.py --device cuda                # modules on a GPU, samples in the host's memory
 
 All train the same kind of network with torch's SGD with momentum on the same tensors in memory. The hand-written loop
 shuffles the samples once an epoch, takes slices of that order, sums the loss and does nothing else. `fit` runs with its
@@ -63,6 +64,11 @@ class Work:
     def steps(self) -> int:
         """Steps of one round."""
         return self.epochs * (len(self.data) // self.batch_size)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the module is. The samples are in the host's memory."""
+        return next(self.module.parameters()).device
 
 
 class Block(nn.Module):
@@ -126,12 +132,13 @@ def slices(work: Work) -> Iterable[tuple[Tensor, Tensor]]:
     order = torch.randperm(len(x))
     for start in range(0, len(x), work.batch_size):
         chosen = order[start : start + work.batch_size]
-        yield x[chosen], y[chosen]
+        yield x[chosen].to(work.device), y[chosen].to(work.device)
 
 
 def loaded(work: Work) -> Iterable[tuple[Tensor, Tensor]]:
     """The same by a DataLoader."""
-    return DataLoader(work.data, work.batch_size, shuffle=True)
+    for x, y in DataLoader(work.data, work.batch_size, shuffle=True, pin_memory=work.device.type == "cuda"):
+        yield x.to(work.device, non_blocking=True), y.to(work.device, non_blocking=True)
 
 
 def loop(work: Work, batches: Callable[[Work], Iterable[tuple[Tensor, Tensor]]]) -> None:
@@ -139,7 +146,7 @@ def loop(work: Work, batches: Callable[[Work], Iterable[tuple[Tensor, Tensor]]])
     optimizer, loss_of = SGD(work.module.parameters()), nn.CrossEntropyLoss()
     work.module.train()
     for _ in range(work.epochs):
-        total = torch.zeros(())
+        total = torch.zeros((), device=work.device)
         for x, y in batches(work):
             optimizer.zero_grad()
             loss = loss_of(work.module(x), y)
@@ -163,7 +170,8 @@ def in_order(work: Work) -> Iterable[tuple[Tensor, Tensor]]:
     """Batches in the order of the samples."""
     x, y = work.data.tensors
     for start in range(0, len(x), work.batch_size):
-        yield x[start : start + work.batch_size], y[start : start + work.batch_size]
+        end = start + work.batch_size
+        yield x[start:end].to(work.device), y[start:end].to(work.device)
 
 
 @torch.no_grad()
@@ -172,7 +180,7 @@ def evaluation_loop(work: Work) -> None:
     loss_of = nn.CrossEntropyLoss(reduction="sum")
     work.module.eval()
     for _ in range(work.epochs):
-        total = torch.zeros(())
+        total = torch.zeros((), device=work.device)
         for x, y in in_order(work):
             total += loss_of(work.module(x), y)
         total.item()
@@ -218,8 +226,9 @@ def lightning(work: Work) -> None:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return SGD(self.net.parameters())
 
-    trainer = other.Trainer(max_epochs=work.epochs, accelerator="cpu", barebones=True)
-    trainer.fit(Module(), loaded(work))
+    accelerator = "gpu" if work.device.type == "cuda" else "cpu"
+    trainer = other.Trainer(max_epochs=work.epochs, accelerator=accelerator, barebones=True)
+    trainer.fit(Module(), DataLoader(work.data, work.batch_size, shuffle=True))
 
 
 CONTENDERS: dict[str, Callable[[Work], None]] = {
@@ -241,6 +250,8 @@ def timed(contender: Callable[[Work], None], work: Work) -> float:
     """Seconds of one step in one round."""
     began = time.perf_counter()
     contender(work)
+    if work.device.type == "cuda":
+        torch.cuda.synchronize()
     return (time.perf_counter() - began) / work.steps
 
 
@@ -251,11 +262,12 @@ class Served:
         python: The interpreter of its environment.
         model: What it trains.
         contender: A name of `SERVED`.
+        device: Where its module is.
         path: The checkout whose package it imports; None for the one that is installed.
     """
 
-    def __init__(self, python: Path, model: str, contender: str, path: Path | None = None) -> None:
-        command = [str(python), __file__, "--serve", model, contender]
+    def __init__(self, python: Path, model: str, contender: str, device: str, path: Path | None = None) -> None:
+        command = [str(python), __file__, "--serve", model, contender, "--device", device]
         environment = os.environ if path is None else {**os.environ, "PYTHONPATH": str(path.resolve())}
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
@@ -290,10 +302,17 @@ def environment(folder: Path) -> Path | None:
     return python
 
 
-def serve(model: str, contender: str) -> None:
-    """Answer each line with the time of one round of a contender."""
+def made(model: str, device: str) -> Work:
+    """Samples and a module with the same first weights each time."""
     torch.manual_seed(0)
     work = MODELS[model]()
+    work.module.to(device)
+    return work
+
+
+def serve(model: str, contender: str, device: str) -> None:
+    """Answer each line with the time of one round of a contender."""
+    work = made(model, device)
     answers, sys.stdout = sys.stdout, sys.stderr  # whatever the contender prints is no answer
     for _ in sys.stdin:
         print(timed(SERVED[contender], work), file=answers, flush=True)
@@ -306,14 +325,13 @@ def resident(peak: bool = False) -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def serve_memory(model: str, contender: str) -> None:
+def serve_memory(model: str, contender: str, device: str) -> None:
     """Print what this process holds before a round of a contender, and the most that it held in it."""
     if contender != "hand-written loop":
         import descend
 
         descend.fit  # noqa: B018  # which imports what it needs
-    torch.manual_seed(0)
-    work = MODELS[model]()
+    work = made(model, device)
     before, answers, sys.stdout = resident(), sys.stdout, sys.stderr
     SERVED[contender](work)
     print(before, resident(peak=True), file=answers, flush=True)
@@ -335,13 +353,12 @@ def report_memory(model: str, rounds: int) -> None:
 
 
 def measure(
-    model: str, rounds: int, contenders: dict[str, Callable[[Work], None]], served: dict[str, Served]
+    model: str, device: str, rounds: int, contenders: dict[str, Callable[[Work], None]], served: dict[str, Served]
 ) -> dict[str, list[float]]:
     """Seconds of a step of each contender, round by round after one round of warming up."""
     takes: dict[str, Callable[[], float]] = {}
     for name, contender in contenders.items():
-        torch.manual_seed(0)
-        takes[name] = functools.partial(timed, contender, MODELS[model]())
+        takes[name] = functools.partial(timed, contender, made(model, device))
     takes.update(served)
     for take in takes.values():
         take()
@@ -369,12 +386,13 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--what", nargs="*", choices=["training", *FORWARD, "memory"], default=["training"])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where modules are")
     parser.add_argument("--environments", type=Path, default=None, help="folder for Lightning's environment")
     parser.add_argument("--beside", type=Path, default=None, help="another checkout, whose fit is timed too")
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
-        (serve_memory if "memory" in given.what else serve)(*given.serve)
+        (serve_memory if "memory" in given.what else serve)(*given.serve, given.device)
         return
     if os.getloadavg()[0] > 0.5:
         print(f"the machine is busy (load {os.getloadavg()[0]:.1f}): trust ratios only")
@@ -383,17 +401,17 @@ def main() -> None:
     for model in given.models:
         for what in given.what:
             if what in FORWARD:
-                report(f"{model}, {what}", measure(model, given.rounds, FORWARD[what], {}))
+                report(f"{model}, {what}", measure(model, given.device, given.rounds, FORWARD[what], {}))
             elif what == "memory":
                 report_memory(model, given.rounds)
         if "training" not in given.what:
             continue
-        served = {} if python is None else {"Lightning": Served(python, model, "Lightning")}
+        served = {} if python is None else {"Lightning": Served(python, model, "Lightning", given.device)}
         if given.beside is not None:
             for name in ("descend.fit", "descend.fit, allow"):  # both in processes, which is fair to both
                 for which, path in {"here": ROOT, "beside": given.beside}.items():
-                    served[f"{name} ({which})"] = Served(Path(sys.executable), model, name, path)
-        report(model, measure(model, given.rounds, CONTENDERS, served))
+                    served[f"{name} ({which})"] = Served(Path(sys.executable), model, name, given.device, path)
+        report(model, measure(model, given.device, given.rounds, CONTENDERS, served))
         for one in served.values():
             one.close()
 

@@ -123,6 +123,9 @@ ResetOptimizer = Annotated[bool, typer.Option("--reset-optimizer", help="Resume 
 WeightsOnly = Annotated[
     bool, typer.Option("--weights-only", help="Start over with the parameters of the checkpoint that fit.")
 ]
+Deterministic = Annotated[
+    bool, typer.Option("--deterministic", help="The same bits each time, on a GPU too; slower there.")
+]
 Trainers = Annotated[
     int | None,
     typer.Option("--trainers", min=1, help="Number of trainers, each with a model; by default one per block of ranks."),
@@ -151,6 +154,7 @@ def run(
     weights_only: WeightsOnly = False,
     trainers: Trainers = None,
     procs_per_trainer: ProcsPerTrainer = None,
+    deterministic: Deterministic = False,
 ) -> None:
     """Train the model of FILE and evaluate it on the test samples.
 
@@ -184,7 +188,9 @@ def run(
     if show_changes and run_dir:
         _show_changes(experiment, run_dir, reset_optimizer)
         return
-    options = RunOptions(run_dir, True, resume, reset_optimizer, weights_only, trainers, procs_per_trainer)
+    options = RunOptions(
+        run_dir, True, resume, reset_optimizer, weights_only, trainers, procs_per_trainer, deterministic
+    )
     result = run_experiment(experiment, options, checked)
     if rank() == 0:
         for one in result.trainers or (result,):
@@ -206,6 +212,7 @@ def resume(
     show_changes: ShowChanges = False,
     reset_optimizer: ResetOptimizer = False,
     weights_only: WeightsOnly = False,
+    deterministic: Deterministic = False,
 ) -> None:
     """Resume the run in RUN_DIR from its newest good checkpoint."""
     if not (run_dir / "experiment.prototext").is_file():
@@ -221,6 +228,7 @@ def resume(
         show_changes=show_changes,
         reset_optimizer=reset_optimizer,
         weights_only=weights_only,
+        deterministic=deterministic,
     )
 
 

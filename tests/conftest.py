@@ -15,6 +15,12 @@ settings.register_profile("descend", deadline=None, suppress_health_check=[Healt
 settings.load_profile("descend")
 
 
+def pytest_configure(config):
+    """Tests are of the CPU, also where there is a GPU; those of `tests/cuda` alone see it."""
+    if not any("cuda" in str(argument) for argument in config.args):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def pytest_ignore_collect(collection_path, config):
     """A run of slow tests alone imports no file without the word: collecting all costs each worker 20 seconds."""
     if config.option.markexpr == "slow" and collection_path.suffix == ".py":

@@ -45,7 +45,9 @@ def test_what_failed_is_named_and_the_rest_counted(tool, tmp_path):
 
 
 def test_the_page_names_the_device_and_no_line_is_too_long(tool):
-    page = tool._page([("device", "H200"), ("step", "x" * 200)], [("01_host", "ok")], "row " * 100, ["- stopped"])
+    page = tool._page(
+        [("device", "H200"), ("step", "x" * 200)], [("01_host", "ok")], {"Optimizer steps": "row " * 100}, ["- stopped"]
+    )
     assert "# Speed on H200" in page
     assert "- stopped" in page
     assert max(map(len, page.splitlines())) <= 100

@@ -129,6 +129,7 @@ class RunOptions:
         weights_only: With `resume`, start over with those weights of the checkpoint that fit by name and shape.
         trainers: How many train the model; None for one a block of ranks.
         procs_per_trainer: Ranks of a block; None for LBANN_PROCS_PER_TRAINER or all.
+        deterministic: Let torch take algorithms that give the same bits each time, on a GPU too.
         working_dir: Where relative names of callbacks lie; None for the run directory.
     """
 
@@ -139,6 +140,7 @@ class RunOptions:
     weights_only: bool = False
     trainers: int | None = None
     procs_per_trainer: int | None = None
+    deterministic: bool = False
     working_dir: Path | None = None
 
     @property

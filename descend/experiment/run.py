@@ -16,6 +16,7 @@ from descend.experiment.ranks import mute_other_ranks
 from descend.experiment.runner import Result
 from descend.graph import TorchModel, Trained
 from descend.runtime import process_group
+from descend.runtime.determinism import deterministic_algorithms
 from descend.strict_keywords import strict_keywords
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def run(
     weights_only: bool = False,
     trainers: int | None = None,
     procs_per_trainer: int | None = None,
+    deterministic: bool = False,
 ) -> Result:
     """Train `model` and evaluate it on the test samples.
 
@@ -59,6 +61,8 @@ def run(
         trainers: How many train the model, each by itself but for what the algorithm exchanges; None for one a block of
             ranks. `docs/trainers.md` says more.
         procs_per_trainer: Ranks of a block; None for LBANN_PROCS_PER_TRAINER or all.
+        deterministic: Let torch take algorithms that give the same bits each time while the run lasts, and refuse an
+            operation without one. On a GPU only that makes a repeated or continued run the same to the bit.
 
     Returns:
         Final weights, history and the reason for stopping.
@@ -69,7 +73,9 @@ def run(
         NumericalError: a gradient was not finite; the weights are those before that step.
         Stopped: a signal asked it to stop; the state is saved in the run directory.
     """
-    options = RunOptions(run_dir, True, resume, reset_optimizer, weights_only, trainers, procs_per_trainer)
+    options = RunOptions(
+        run_dir, True, resume, reset_optimizer, weights_only, trainers, procs_per_trainer, deterministic
+    )
     return run_experiment(Experiment(trainer, model, data_reader, optimizer), options)
 
 
@@ -83,6 +89,7 @@ def run_experiment(experiment: Experiment, options: RunOptions, checked: Checked
     """
     built: list[Run] = []
     with ExitStack() as stack:
+        stack.enter_context(deterministic_algorithms(options.deterministic))
         world = stack.enter_context(process_group())
         stack.enter_context(mute_other_ranks(world))
         layout = assign_ranks(world, options.trainers, options.procs_per_trainer, options.continued)

@@ -25,7 +25,8 @@ def gru(planned: PlannedLayer) -> Forward:
         if not len(sequence):  # torch's kernel takes no empty batch
             return sequence[:, :, :1].expand(0, *planned.output_shape)
         start = hidden.reshape(len(hidden), layers, -1).transpose(0, 1).contiguous()
+        differentiable = torch.is_grad_enabled()  # cuDNN has a gradient of its training mode alone
         # has_biases, num_layers, dropout, train, bidirectional, batch_first
-        return torch.gru(sequence, start, list(weights), True, layers, 0.0, False, False, True)[0]
+        return torch.gru(sequence, start, list(weights), True, layers, 0.0, differentiable, False, True)[0]
 
     return forward

@@ -330,7 +330,8 @@ class Optimizer(torch.optim.Optimizer):
                 changed nothing.
         """
         report, self._arenas.report = self._arenas.report, None
-        self.updates += self._arenas.catch_up()
+        if not self._arenas.is_capturing:  # while a CUDA graph is captured nothing may wait for the device
+            self.updates += self._arenas.catch_up()
         if report is None or report.applied():
             return
         self.updates -= 1

@@ -1,4 +1,4 @@
-"""Fifteen checks on a GPU, cheap and decisive ones first. None has a bound on time; what is measured is noted."""
+"""Optimizers, waits and memory on a GPU, cheap and decisive checks first. None has a bound on time."""
 
 from __future__ import annotations
 
@@ -19,70 +19,15 @@ import descend
 import descend.optim
 from descend.errors import NumericalError
 from descend.optim.compiler import nvrtc
-from descend.optim.optimizer import Optimizer
-from descend.optim.rules import ALL_RULES, LAMB, LANS, LARS, SGLD, Rule
 from descend.runtime.communicator import Communicator
 from descend.runtime.gpu_copies import send_to_gpu
+from tests.cuda.steps import give_gradients, milliseconds, parameters, resnet50_like, with_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     Figure = Callable[[str, object], None]
-
-ONE_OF_EACH = list({type(rule): rule for rule in ALL_RULES if not rule.whole_tensor}.values())
-SIZES = [(), (1,), (4, 3), (5000,), (64, 64), (3, 7, 11)]
-
-
-def parameters(dtype: torch.dtype = torch.float32, device: str = "cuda") -> list[nn.Parameter]:
-    random = torch.Generator().manual_seed(0)
-    return [nn.Parameter(torch.randn(size, generator=random).to(device, dtype)) for size in SIZES]
-
-
-def give_gradients(params: list[nn.Parameter], step: int, *, absent: bool = False) -> None:
-    """Gradients of a step: one transposed in memory, and with `absent` a third of them missing."""
-    random = torch.Generator().manual_seed(step)
-    for i, p in enumerate(params):
-        g = torch.randn(p.shape, generator=random).to(p.device, p.dtype)
-        p.grad = None if absent and (i + step) % 3 == 0 else g.t().contiguous().t() if g.ndim == 2 else g
-
-
-def trained(rule: Rule, runner: str, dtype: torch.dtype, device: str = "cuda", steps: int = 5) -> list[Tensor]:
-    params = parameters(dtype, device)
-    ours = Optimizer(params, rule, lr=1e-2, weight_decay=0.01, runner=runner, seed=1)
-    for step in range(steps):
-        give_gradients(params, step, absent=True)
-        ours.step()
-    ours.settle()
-    return [p.detach().to("cpu", torch.float64) for p in params]
-
-
-def resnet50_like(device: str = "cuda") -> list[nn.Parameter]:
-    """161 tensors with 25.6 M elements, as many and as unequal as those of ResNet-50."""
-    sizes = [2048 * 1000, *[512 * 512 * 9] * 3, *[256 * 256 * 9] * 6, *[2048 * 512] * 6, *[1024 * 256] * 12]
-    sizes += [128 * 128 * 9] * 4 + [512 * 128] * 8 + [64 * 64 * 9] * 3
-    sizes += [64, 256, 512, 1024] * 29 + [1000, 2048]
-    return [nn.Parameter(torch.randn(n, device=device) * 0.01) for n in sizes]
-
-
-def milliseconds(call: Callable[[], Any], count: int = 50) -> float:
-    """Of one call of many in a row, on the device."""
-    for _ in range(5):
-        call()
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    begin.record()
-    for _ in range(count):
-        call()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / count
-
-
-def with_gradients(params: list[nn.Parameter]) -> list[nn.Parameter]:
-    for p in params:
-        p.grad = torch.randn_like(p)
-    return params
 
 
 def test_01_host(figure: Figure) -> None:
@@ -123,16 +68,6 @@ def test_02_build_without_a_toolkit(figure: Figure, tmp_path: Path) -> None:
     assert list((tmp_path / "cache" / "descend").glob("*.cubin"))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("rule", ONE_OF_EACH, ids=lambda rule: type(rule).__name__)
-def test_03_runners_agree(rule: Rule, dtype: torch.dtype) -> None:
-    expected = trained(rule, "plain", dtype, "cpu")
-    tolerance = 2e-5 if dtype == torch.float32 else 2e-2
-    for runner in ("plain", "blocks", "compiled"):
-        for found, value in zip(trained(rule, runner, dtype), expected, strict=True):
-            torch.testing.assert_close(found, value, rtol=tolerance, atol=tolerance, msg=f"{runner} of {rule}")
-
-
 @pytest.mark.parametrize("policy", ["raise", "allow"])
 def test_04_no_wait(policy: Any) -> None:
     """The host has launched a step before the device has done what was launched before it."""
@@ -149,36 +84,51 @@ def test_04_no_wait(policy: Any) -> None:
     assert not slept.query()
 
 
-def test_05_graph(figure: Figure) -> None:
-    """A captured step, replayed, is the same to the bit as steps one by one."""
-    results = []
-    for graphed in (False, True):
-        params = with_gradients(parameters_with_equal_gradients())
-        ours = descend.optim.LAMB(params, lr=1e-2, runner="compiled")
-        for _ in range(3):
-            ours.step()
-        if graphed:
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                ours.step()
-            for _ in range(4):
-                graph.replay()
-            figure("LAMB, small tensors, in a graph", f"{milliseconds(graph.replay) * 1e3:.1f} us")
-            for p, x in zip(params, results[0], strict=True):
-                assert p.shape == x.shape
-            ours.settle()
-            assert ours.updates == 3 + 4 + 55
-        else:
-            for _ in range(4 + 55):
-                ours.step()
-        results.append([p.detach().clone() for p in params])
-    assert all(map(torch.equal, *results))
+GRAPH = """
+import sys, torch, descend.optim
+from tests.cuda.steps import milliseconds, parameters, with_gradients
 
-
-def parameters_with_equal_gradients() -> list[nn.Parameter]:
+def prepared():
     torch.manual_seed(0)
-    return parameters()
+    params = with_gradients(parameters())
+    ours = getattr(descend.optim, sys.argv[1])(params, lr=1e-2, runner="compiled")
+    for _ in range(3):
+        ours.step()
+    return params, ours
+
+params, ours = prepared()
+for _ in range(59):
+    ours.step()
+expected = [p.detach().clone() for p in params]
+
+params, ours = prepared()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    ours.step()
+for _ in range(4):
+    graph.replay()
+us = 1e3 * milliseconds(graph.replay)  # 55 more
+ours.settle()
+assert ours.updates == 3 + 4 + 55, ours.updates
+assert all(map(torch.equal, [p.detach() for p in params], expected))
+for group in ours.param_groups:
+    group["lr"] = 1e-3
+again = torch.cuda.CUDAGraph()
+with torch.cuda.graph(again):
+    ours.step()
+again.replay()
+ours.settle()
+assert ours.updates == 63, ours.updates
+print(us)
+"""
+
+
+@pytest.mark.parametrize("name", ["LAMB", "AdamW"])
+def test_05_graph(name: str, figure: Figure) -> None:
+    """Captured steps, replayed, are the same bits as steps one by one. In a process, since a failed capture lasts."""
+    done = subprocess.run([sys.executable, "-c", GRAPH, name], text=True, capture_output=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    figure(f"{name}, small tensors, in a graph", f"{float(done.stdout):.1f} us")
 
 
 @pytest.mark.parametrize("name", ["AdamW", "SGD", "LAMB"])
@@ -316,15 +266,6 @@ def test_10_out_of_memory(figure: Figure) -> None:
     del result, module
     torch.cuda.empty_cache()
     figure("memory still allocated after running out of it", f"{torch.cuda.memory_allocated() - before:,} bytes")
-
-
-@pytest.mark.parametrize("rule", [LAMB(), LARS(), LANS(), SGLD()], ids=lambda rule: type(rule).__name__)
-def test_11_norms_and_noise(rule: Rule) -> None:
-    """The same bits each time; and noise is that of the CPU."""
-    first, again = (trained(rule, "compiled", torch.float32) for _ in range(2))
-    assert all(map(torch.equal, first, again))
-    for found, value in zip(first, trained(rule, "plain", torch.float32, "cpu"), strict=True):
-        torch.testing.assert_close(found, value, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", ["Muon", "SOAP", "Adafactor"])

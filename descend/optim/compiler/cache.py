@@ -28,7 +28,7 @@ from descend.optim.compiler.nvrtc import NvrtcError, library
 from descend.optim.compiler.trace import Untraceable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 __all__ = [
     "THREADS",
@@ -40,8 +40,8 @@ __all__ = [
     "folder",
     "is_ours",
     "key_of",
-    "module_process",
     "obstacle",
+    "script_process",
 ]
 
 # The sources that decide what a kernel computes and how it is called.
@@ -154,14 +154,15 @@ def compile_command(
     return _fed([found, "-shared", "-fPIC", *flags, "-x", "c++", "-", *libraries, "-o", str(unfinished)], source)
 
 
-def module_process(name: str, arguments: Sequence[str], source: str) -> subprocess.Popen[str]:
-    """Start a module of this package in a process of its own, with a source as its standard input."""
-    root = str(Path(__file__).resolve().parents[3])
-    paths = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
-    return _fed([sys.executable, "-m", name, *arguments], source, {**os.environ, "PYTHONPATH": paths})
+def script_process(path: Path, arguments: Sequence[str], source: str) -> subprocess.Popen[str]:
+    """Start a file of this package, which imports the standard library alone, with a source as its standard input.
+
+    As a file and not as a module: its packages would import torch, which takes seconds. Its folder is not searched.
+    """
+    return _fed([sys.executable, "-P", str(path), *arguments], source)
 
 
-def _fed(command: Sequence[str], source: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+def _fed(command: Sequence[str], source: str) -> subprocess.Popen[str]:
     """Start a command in a session of its own and give it a source."""
     process = subprocess.Popen(
         command,
@@ -169,7 +170,6 @@ def _fed(command: Sequence[str], source: str, environment: Mapping[str, str] | N
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
         start_new_session=True,
     )
     assert process.stdin is not None

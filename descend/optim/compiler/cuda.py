@@ -10,11 +10,13 @@ import ctypes
 import functools
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from descend.optim.compiler.cache import CompileJob, key_of, module_process
+from descend.optim.compiler import nvrtc
+from descend.optim.compiler.cache import CompileJob, key_of, script_process
 from descend.optim.compiler.codegen_cuda import CudaPlan, emit_cuda, plan
 from descend.optim.compiler.nvrtc import OPTIONS, NvrtcError, target
 from descend.optim.compiler.trace import from_structure
@@ -22,7 +24,6 @@ from descend.optim.compiler.trace import from_structure
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Generator, Sequence
-    from pathlib import Path
 
 __all__ = ["THREADS", "CudaCompileJob", "CudaLaunch", "CudaModule"]
 
@@ -146,7 +147,7 @@ class CudaCompileJob(CompileJob):
         except NvrtcError as problem:
             raise OSError(str(problem)) from problem
         source = emit_cuda(from_structure(self.structure), self.dtype, self.low)
-        return module_process("descend.optim.compiler.nvrtc", [architecture, str(unfinished)], source)
+        return script_process(Path(nvrtc.__file__), [architecture, str(unfinished)], source)
 
     def load(self) -> tuple[CudaModule, CudaPlan]:
         """Load by the driver, which refuses a file that is damaged."""

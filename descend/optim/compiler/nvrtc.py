@@ -1,6 +1,7 @@
 """NVIDIA's compiler as a library, NVRTC: it comes with torch's builds for CUDA, needs no toolkit and no device.
 
-`python -m descend.optim.compiler.nvrtc sm_90 FILE` reads a source from standard input and writes its machine code.
+`python nvrtc.py sm_90 FILE` reads a source from standard input and writes its machine code. It takes no longer than
+compiling does, since this file imports the standard library alone.
 """
 
 from __future__ import annotations

@@ -132,13 +132,20 @@ class ArenaManager:
 
     def device_kernels(self, parameters: int) -> list[DeviceKernels]:
         """The kernels of all arenas, where they are of one GPU and update all parameters; else none."""
-        held = [arena.native for arena in self.arenas if isinstance(arena.native, DeviceKernels)]
+        held = self._on_device()
         whole = len(held) == len(self.arenas) and len(self.residents) == parameters
         return held if whole and len({kernels.device for kernels in held}) == 1 else []
 
+    def _on_device(self) -> list[DeviceKernels]:
+        return [arena.native for arena in self.arenas if isinstance(arena.native, DeviceKernels)]
+
     def _recorded(self) -> list[DeviceKernels]:
-        held = [arena.native for arena in self.arenas if isinstance(arena.native, DeviceKernels)]
-        return [kernels for kernels in held if kernels.recorded]
+        return [kernels for kernels in self._on_device() if kernels.recorded]
+
+    @property
+    def is_capturing(self) -> bool:
+        """Whether what is launched now becomes part of a CUDA graph."""
+        return any(kernels.tables.is_capturing() for kernels in self._on_device()[:1])
 
     @property
     def is_recorded(self) -> bool:

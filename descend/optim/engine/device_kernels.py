@@ -180,9 +180,13 @@ class DeviceKernels(ArenaGradients):
         if self.tables.is_capturing():
             self.recorded = True
             return
-        self.tables.reserve("gradient", "input", "count", "key")
+        self._reserve()
         self._counts.advance(self.absent)
         self.tables.agree("count", self._counts.values.numpy())  # the device has counted, too
+
+    def _reserve(self) -> None:
+        """Make room for what a step within a graph sends; see `DeviceTables.reserve`."""
+        self.tables.reserve("gradient", "input", "count", "key")
 
     def forget(self, absent: Sequence[int]) -> None:
         """Take back the host's count of the last update, which the flag kept from happening; these had no gradient."""
@@ -199,4 +203,5 @@ class DeviceKernels(ArenaGradients):
         self._counts.take(self.tables.held["count"])
         self.tables.agree("count", self._counts.values.numpy())
         self.recorded = False
+        self._reserve()
         return int(float(self._counts.values.max()) - before)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from descend.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from descend.optim.engine.device_kernels import DeviceKernels
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.state_proxy import State
+
+_UNKNOWN = -1  # of a flag that has not arrived
 
 __all__ = ["FlagReport", "launch", "update_on_device"]
 
@@ -49,7 +53,8 @@ class FlagReport:
         absent = [held.absent for held in kernels]
         if kernels[0].device.type != "cuda":
             return FlagReport(list(kernels), absent, [held.bad.clone() for held in kernels], None, scaled)
-        flags = [torch.empty(held.bad.shape, dtype=held.bad.dtype, device="cpu", pin_memory=True) for held in kernels]
+        pinned: dict[str, Any] = {"dtype": kernels[0].bad.dtype, "device": "cpu", "pin_memory": True}
+        flags = [torch.full(held.bad.shape, _UNKNOWN, **pinned) for held in kernels]
         for room, held in zip(flags, kernels, strict=True):
             room.copy_(held.bad, non_blocking=True)
         arrived = torch.cuda.Event()
@@ -62,12 +67,22 @@ class FlagReport:
         Waits only for a device that is more than a step behind, which still has the step after this to do.
         """
         if self.arrived is not None:
-            self.arrived.synchronize()
+            self._wait(self.arrived)
         if not any(int(flags[0]) for flags in self.flags):
             return True
         for held, absent in zip(self.kernels, self.absent, strict=True):
             held.forget(absent)
         return False
+
+    def _wait(self, arrived: torch.cuda.Event) -> None:
+        """Wait for the flags. While a CUDA graph is captured nothing may wait, and `torch.cuda.graph` has waited."""
+        if not torch.cuda.is_current_stream_capturing():
+            arrived.synchronize()
+        elif any(int(flags[0]) == _UNKNOWN for flags in self.flags):
+            raise ConfigurationError(
+                "the step before this one is under way on the GPU, and nothing can wait for it while a CUDA graph is "
+                "captured; call torch.cuda.synchronize() before the capture, as torch.cuda.graph() does"
+            )
 
     def offenders(self) -> list[str]:
         """Names of the parameters whose gradients were not finite, as far as it was looked at each."""

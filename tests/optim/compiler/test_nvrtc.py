@@ -5,18 +5,16 @@ from __future__ import annotations
 import locale
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from optimizer_inputs import group_settings
 
 from descend.optim.compiler import nvrtc
+from descend.optim.compiler.cache import script_process
 from descend.optim.compiler.codegen_cuda import emit_cuda
 from descend.optim.compiler.trace import trace
 from descend.optim.rules import ALL_RULES, LANS, SGLD, Rule
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def is_here() -> bool:
@@ -66,15 +64,25 @@ def test_a_device_newer_than_the_compiler_gets_text_for_the_driver() -> None:
 
 
 def test_a_process_of_its_own_writes_the_file_or_says_why(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "descend.optim.compiler.nvrtc", "sm_80", str(tmp_path / "out")]
-    done = subprocess.run(
-        command, input='extern "C" __global__ void f() {}', text=True, check=False, capture_output=True
-    )
-    assert done.returncode == 0, done.stderr
+    def compiled(source: str) -> tuple[int, str]:
+        process = script_process(Path(nvrtc.__file__), ["sm_80", str(tmp_path / "out")], source)
+        said = process.communicate()[1]
+        return process.returncode, said
+
+    assert compiled('extern "C" __global__ void f() {}') == (0, "")
     assert (tmp_path / "out").read_bytes().startswith(ELF)
-    done = subprocess.run(command, input="wrong", text=True, check=False, capture_output=True)
-    assert done.returncode == 1
-    assert done.stderr.strip().splitlines()[-1].startswith("NVRTC refuses the source: ")
+    status, said = compiled("wrong")
+    assert status == 1
+    assert said.strip().splitlines()[-1].startswith("NVRTC refuses the source: ")
+
+
+def test_that_process_does_not_import_torch() -> None:
+    """It would take it longer than compiling does."""
+    command = [sys.executable, "-P", "-X", "importtime", nvrtc.__file__]
+    imported = subprocess.run(command, text=True, check=False, capture_output=True).stderr
+    assert "ctypes" in imported
+    assert "torch" not in imported
+    assert "descend" not in imported.partition("Traceback")[0]
 
 
 def test_a_machine_without_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

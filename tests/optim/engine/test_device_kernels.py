@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 import descend.optim
-from descend.errors import NumericalError
+from descend.errors import ConfigurationError, NumericalError
 from descend.optim.engine.device_kernels import DeviceKernels
+from descend.optim.engine.device_tables import DeviceTables
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="no g++"),
@@ -195,3 +196,32 @@ def test_a_recorded_step_takes_the_counts_of_the_device() -> None:
     assert ours.updates == 7
     assert all(ours.state[p]["step"] == 7 for p in ours.param_groups[0]["params"])
     assert not on_device.recorded
+
+
+class Sent:
+    """An event of a copy that has been launched; within a capture nothing may wait for it."""
+
+    def synchronize(self) -> None:
+        raise AssertionError("waited while a graph was captured")
+
+
+def test_a_captured_step_reads_what_the_step_before_has_found_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = made()
+    step(ours, bad="third")
+    ours._arenas.report.arrived = Sent()
+    kernels(ours).recorded = True
+    monkeypatch.setattr(DeviceTables, "is_capturing", lambda self: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(NumericalError, match="step 3 of AdamW: the gradient of 'third' is not finite"):
+        ours.settle()
+    assert kernels(ours).recorded  # its counts are on the device, which nothing may ask now
+
+
+def test_a_capture_right_behind_a_step_says_what_to_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = made()
+    step(ours)
+    ours._arenas.report.arrived = Sent()
+    ours._arenas.report.flags[0].fill_(-1)  # not yet there
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(ConfigurationError, match=r"call torch\.cuda\.synchronize\(\) before the capture"):
+        ours.settle()
