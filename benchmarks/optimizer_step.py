@@ -177,6 +177,7 @@ RULES = [
     Rule("SOAP", {}, None, {}, False, "SOAP", None, 7, whole=True),
 ]
 
+FUSED_ON_A_GPU = ("SGD", "Adam", "AdamW")  # torch's Adagrad has its fused kernel on a CPU alone
 SMALL = 200_000  # elements
 TURN_SECONDS = 0.05  # of a turn of several steps; who needs longer for one has nothing in the cache after it anyway
 SETTLE_SECONDS = 0.05  # after which threads that have no work sleep
@@ -209,7 +210,7 @@ def contenders(rule: Rule, shapes: Shapes, device: str, environments: Path | Non
     if rule.torch_name:
         peer = getattr(torch.optim, rule.torch_name)
         for form in ("fused", "foreach", "loop"):
-            if form == "fused" and not rule.fused:
+            if form == "fused" and not (rule.fused and (device == "cpu" or rule.torch_name in FUSED_ON_A_GPU)):
                 continue
             how = {"foreach": False} if form == "loop" else {form: True}
             if "foreach" not in inspect.signature(peer).parameters:

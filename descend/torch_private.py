@@ -135,6 +135,14 @@ def foreach_copy(destinations: Sequence[Tensor], sources: Sequence[Tensor]) -> N
     copy_all(destinations, sources)
 
 
+def foreach_largest(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The largest magnitude of each dense tensor, 0-d, in one call for all; NaN where an element is NaN."""
+    import torch
+
+    norms: Callable[[Sequence[Tensor], float], list[Tensor]] = getattr(torch, "_foreach_norm")  # noqa: B009
+    return list(norms(tensors, float("inf"))) if tensors else []
+
+
 class AllFinite:
     """Whether every element of dense, real tensors on a CPU is finite, in one call for all of them.
 

@@ -158,14 +158,15 @@ class Communicator:
         """Whether this is rank zero, which prints, writes records and owns the run directory."""
         return self.rank == 0
 
-    def to_device(self, array: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """An array as a tensor on the device of the run; on the CPU it shares the array's memory."""
-        tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
-        if tensor.device == self.device:
-            return tensor
-        if self.device.type == "cuda" and tensor.device.type == "cpu":
-            return send_to_gpu(tensor, self.device)
-        return tensor.to(self.device, non_blocking=True)
+    def to_device(self, fields: Mapping[str, np.ndarray | torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Arrays as tensors on the device of the run; on the CPU they share the arrays' memory."""
+        tensors = {name: x if isinstance(x, torch.Tensor) else torch.from_numpy(x) for name, x in fields.items()}
+        if self.device.type != "cuda":
+            return {name: x.to(self.device, non_blocking=True) for name, x in tensors.items()}
+        host = [name for name, x in tensors.items() if x.is_cpu]
+        sent = send_to_gpu([tensors[name] for name in host], self.device) if host else []
+        moved = dict(zip(host, sent, strict=True))
+        return {name: moved[name] if name in moved else x.to(self.device) for name, x in tensors.items()}
 
     @property
     def agreements(self) -> torch.device:

@@ -1,23 +1,27 @@
-"""Batches on their way to a GPU: from page-locked memory and in a stream of their own, beside the step before.
+"""Batches on their way to a GPU: from page-locked memory, and large ones in a stream of their own, beside a step.
 
     host      batch n + 1 is copied to page-locked memory and its transfer launched; nothing waits
     copies    batch n + 1
     compute   step n                         | waits for the transfer, step n + 1
 
-The host is a step ahead of the device, so the transfer of a batch runs while the step before computes.
+The host is a step ahead of the device, so the transfer of a batch runs while the step before computes. Torch keeps
+page-locked memory until the copies from it are done.
 """
 
 from __future__ import annotations
 
 import functools
-from collections import deque
+from typing import TYPE_CHECKING
 
 import torch
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 __all__ = ["send_to_gpu"]
 
-# Page-locked tensors, each with the event after which its memory may be used again.
-_sent: deque[tuple[torch.cuda.Event, torch.Tensor]] = deque()
+# Bytes of a batch. The transfer of a smaller one takes less time than the host needs for a stream of its own.
+_SMALL = 2**20
 
 
 @functools.cache
@@ -25,22 +29,22 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def send_to_gpu(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy of a tensor of the host's memory on a GPU. The host does not wait, and later launches do.
+def send_to_gpu(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    """Copies of tensors of the host's memory on a GPU. The host does not wait, and later launches do.
 
     Args:
-        tensor: On the CPU; it may be changed as soon as this returns, unless it is in page-locked memory.
-        device: Of the copy.
+        tensors: On the CPU; they may be changed as soon as this returns, but for those in page-locked memory.
+        device: Of the copies.
     """
-    while _sent and _sent[0][0].query():
-        _sent.popleft()
-    pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
+    pinned = [tensor if tensor.is_pinned() else tensor.pin_memory() for tensor in tensors]
+    if sum(tensor.nbytes for tensor in pinned) < _SMALL:
+        return [tensor.to(device, non_blocking=True) for tensor in pinned]
     copies, compute = _stream(device), torch.cuda.current_stream(device)
     with torch.cuda.stream(copies):
-        copy = pinned.to(device, non_blocking=True)
+        sent = [tensor.to(device, non_blocking=True) for tensor in pinned]
         done = torch.cuda.Event()
         done.record(copies)
-    _sent.append((done, pinned))
     compute.wait_event(done)
-    copy.record_stream(compute)  # so that its memory is not given away while a step reads it
-    return copy
+    for copy in sent:
+        copy.record_stream(compute)  # so that its memory is not given away while a step reads it
+    return sent

@@ -430,7 +430,7 @@ class ObjectiveProbe:
     def _ratio(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | float, torch.Tensor | None]:
         """Numerator and denominator of the objective, and the penalty on parameters."""
         run = self._run
-        fields = {name: run.communicator.to_device(array) for name, array in batch.fields.items()}
+        fields = run.communicator.to_device(batch.fields)
         step = run.state.step
         seed_step(run.seed, step, batch.position)  # the same masks each time
         numerator, denominator = run.task.losses(

@@ -67,7 +67,7 @@ def split_into_micro_batches(
     count = len(batch.ids)
     if not count:
         return []
-    fields = {name: communicator.to_device(array) for name, array in batch.fields.items()}
+    fields = communicator.to_device(batch.fields)
     size = part_size(size, count, unit)
     if size >= count:
         return [MicroBatch(fields, batch, step, 0, count, batch.position, kept=kept)]

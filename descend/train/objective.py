@@ -200,9 +200,10 @@ class Totals:
         """Add what was put by for `name`."""
         some = self._put_by.pop(name)
         numerator, denominator = self._sums.get(name, (0.0, 0.0))
-        for one, other in zip(_wide([pair[0] for pair in some]), _wide([pair[1] for pair in some]), strict=True):
-            numerator, denominator = numerator + one, denominator + other
-        self._sums[name] = (numerator, denominator)
+        self._sums[name] = (
+            _added(numerator, [pair[0] for pair in some]),
+            _added(denominator, [pair[1] for pair in some]),
+        )
 
 
 def _reduced(key: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -220,9 +221,11 @@ def _on_cpu(value: torch.Tensor | float) -> bool:
     return not isinstance(value, torch.Tensor) or value.is_cpu
 
 
-def _wide(values: Sequence[torch.Tensor | float]) -> Sequence[torch.Tensor | float]:
-    """In float64, and as plain numbers where nothing has to be waited for."""
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    if not all(value.is_cpu for value in tensors):
-        return [value.double() if isinstance(value, torch.Tensor) else value for value in values]
-    return [value.item() if isinstance(value, torch.Tensor) else value for value in values]
+def _added(total: torch.Tensor | float, terms: Sequence[torch.Tensor | float]) -> torch.Tensor | float:
+    """Terms added to a total one after the other, in float64; a plain number where nothing has to be waited for."""
+    if isinstance(total, float) and all(map(_on_cpu, terms)):
+        return sum((term.item() if isinstance(term, torch.Tensor) else term for term in terms), total)
+    for term in terms:
+        is_wide = isinstance(total, torch.Tensor)  # a total of float64 makes the sum one, whatever the term is
+        total = total + (term.double() if isinstance(term, torch.Tensor) and not is_wide else term)
+    return total

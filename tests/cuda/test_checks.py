@@ -279,14 +279,15 @@ def test_12_matrices(name: str, figure: Figure) -> None:
 def test_13_batches(figure: Figure) -> None:
     """Batches arrive whole though the host changes its arrays at once, and while the device is busy."""
     host, device = torch.empty(256, 4096), torch.device("cuda", torch.cuda.current_device())
-    sums = []
-    for i in range(20):
-        host.fill_(i)
-        torch.cuda._sleep(1_000_000)
-        sums.append(send_to_gpu(host, device).sum())
-    assert [float(x) for x in sums] == [i * host.numel() for i in range(20)]
+    for rows in (16, 256):  # in the stream of the step, and in one of its own
+        part, sums = host[:rows], list[Tensor]()
+        for i in range(20):
+            part.fill_(i)
+            torch.cuda._sleep(1_000_000)
+            sums += [x.sum() for x in send_to_gpu([part, part[:1]], device)]
+        assert [float(x) for x in sums] == [i * n for i in range(20) for n in (part.numel(), 4096)]
     begin = time.perf_counter()
-    send_to_gpu(host, device)
+    send_to_gpu([host], device)
     figure("host's time to send 4 MB", f"{1e3 * (time.perf_counter() - begin):.2f} ms")
     products = torch.randn(4096, 4096, device=device)
     figure("a product of 4,096 meanwhile", f"{milliseconds(lambda: products @ products, count=10):.2f} ms")

@@ -32,6 +32,20 @@ def test_sums_are_those_of_one_addition_after_the_other_whenever_they_are_asked_
     assert gathered(some, asked_every).tolist() == [top, bottom]
 
 
+def test_sums_on_a_device_are_the_same_and_no_step_waits_for_it(monkeypatch):
+    some = ratios(100)
+    here = gathered(some)
+    monkeypatch.setattr(torch.Tensor, "is_cpu", property(lambda self: False), raising=False)
+    with monkeypatch.context() as waiting:
+        waiting.setattr(torch.Tensor, "item", None)
+        totals = Totals()
+        for ratio in some:
+            of_step = Totals()
+            of_step.add("objective", ratio)
+            totals.join(of_step)
+    assert totals.state()["objective"].tolist() == here.tolist()
+
+
 def test_saved_sums_go_on():
     some = ratios(100)
     totals = Totals({"objective": gathered(some[:40])})

@@ -324,7 +324,7 @@ def start_backward(precision: Precision, numerator: torch.Tensor, divisor: torch
     """Add the gradients of numerator / divisor; nothing where no parameter requires a gradient any more."""
     if numerator.requires_grad:
         if isinstance(divisor, torch.Tensor):
-            start = torch.ones_like(numerator) / divisor
+            start = _scalar(1.0, numerator.dtype, numerator.device) / divisor
         else:
             start = _scalar(1 / divisor, numerator.dtype, numerator.device)
         run_backward(numerator, precision.scale(start))  # an autograd node for the division would take 15 µs more

@@ -40,7 +40,7 @@ def padding_micro_batches(
     most = max(counts)
     if min(counts) == most:
         return []
-    given = micro_batches[0].fields if micro_batches else _on_device(batch, communicator)
+    given = micro_batches[0].fields if micro_batches else communicator.to_device(batch.fields)
     one = {name: _first(values) for name, values in given.items()}
     if not min(counts):
         communicator.broadcast(next(rank for rank, count in enumerate(counts) if count), one.values())
@@ -65,10 +65,6 @@ def no_side_effects(module: nn.Module, keep_training: bool) -> Generator[None]:
     finally:
         _set_modes(norms, modes)
         buffers.restore()
-
-
-def _on_device(batch: Batch, communicator: Communicator) -> dict[str, torch.Tensor]:
-    return {name: communicator.to_device(values) for name, values in batch.fields.items()}
 
 
 def _first(values: torch.Tensor) -> torch.Tensor:

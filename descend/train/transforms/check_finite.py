@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from descend.errors import ConfigurationError, NumericalError, nearest
-from descend.torch_private import AllFinite
+from descend.torch_private import AllFinite, foreach_largest
 from descend.train.nonfinite_report import nonfinite_message
 from descend.train.transforms.base import GradientTransform, Withheld
 
@@ -138,15 +138,18 @@ def nonfinite_parameters(parameters: Mapping[str, torch.Tensor]) -> list[str]:
 
 
 def _total(gradients: Iterable[torch.Tensor]) -> complex:
-    """The sum of all elements. What lies on a device is read once; to read a number on a CPU takes less time than to
-    add two there."""
-    total, elsewhere = 0.0, list[torch.Tensor]()
+    """A number that is finite only if all elements are: the sum of all on the CPU, and of the largest of each gradient
+    on a device. What lies there is looked at in few launches and read once."""
+    total, dense, elsewhere = 0.0, list[torch.Tensor](), list[torch.Tensor]()
     for gradient in gradients:
         if gradient.is_cpu:
             total += gradient.sum().item()
-        else:
-            elsewhere.append(gradient.sum())
-    return total + torch.stack(elsewhere).sum().item() if elsewhere else total
+        elif gradient.layout is not torch.strided:
+            elsewhere.append(gradient.sum().abs())
+        elif gradient.numel():
+            dense.append(gradient)
+    elsewhere += foreach_largest(dense)
+    return total + torch.stack(elsewhere).double().sum().item() if elsewhere else total
 
 
 def _gradients(weights: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:

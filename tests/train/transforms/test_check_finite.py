@@ -179,20 +179,28 @@ def test_opposite_infinities_of_large_gradients_are_found():
     assert nonfinite_parameters(large) == ["1", "2"]
 
 
-def test_gradients_elsewhere_than_on_a_cpu_are_looked_at():
-    class Elsewhere(torch.Tensor):
-        """Says that it lies on a device."""
+def test_gradients_elsewhere_than_on_a_cpu_are_looked_at(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "is_cpu", property(lambda self: False), raising=False)
 
-        is_cpu = False
-
-    def elsewhere(*values):
-        p = torch.zeros(len(values)).as_subclass(Elsewhere)
-        p.grad = torch.tensor(values).as_subclass(Elsewhere)
+    def having(gradient):
+        p = torch.zeros(gradient.shape, dtype=gradient.dtype)
+        p.grad = gradient
         return p
 
-    named = {"good": elsewhere(1.0, 2.0), "bad": elsewhere(math.nan, 2.0), "here": parameter(1.0)}
-    assert nonfinite_parameters(named) == ["bad"]
-    assert nonfinite_parameters({"good": named["good"], "here": named["here"]}) == []
+    def rows(number):
+        return having(torch.sparse_coo_tensor([[1]], [number], (2,)))
+
+    good = {
+        "one": having(torch.tensor([3e38, 3e38])),  # whose sum is not finite
+        "half": having(torch.tensor([6e4, 6e4], dtype=torch.float16)),
+        "wide": having(torch.tensor([1e300], dtype=torch.float64)),
+        "empty": having(torch.tensor([])),
+        "rows": rows(2.0),
+    }
+    assert nonfinite_parameters(good) == []
+    for number in (math.nan, math.inf, -math.inf):
+        assert nonfinite_parameters({**good, "bad": having(torch.tensor([1.0, number]))}) == ["bad"]
+        assert nonfinite_parameters({**good, "rows": rows(number)}) == ["rows"]
 
 
 def test_good_gradients_are_not_read_element_by_element(monkeypatch):
