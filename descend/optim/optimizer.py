@@ -25,6 +25,7 @@ from descend.errors import RuleError, nearest, warn
 from descend.optim.engine import finite, parameter_checks, step_inputs
 from descend.optim.engine import state_dict as saved
 from descend.optim.engine.arena_manager import RUNNERS, ArenaManager
+from descend.optim.engine.batched import step_batched
 from descend.optim.engine.evaluation import EvaluationMode, averages, averaging_updates
 from descend.optim.engine.group_tracker import GroupTracker
 from descend.optim.engine.late_check import update_on_device
@@ -310,6 +311,8 @@ class Optimizer(torch.optim.Optimizer):
                 outside = arenas.step_matrices(outside)
                 plain, new = arenas.add(outside, settings, self._groups.lists)
                 step_inputs.open_states(plain)
+                if arenas.runner != "plain":
+                    plain = step_batched(plain)
                 step_plain(plain, self.seed)
                 active += new
             arenas.step(active, settings, self.seed)

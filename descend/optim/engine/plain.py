@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.step_inputs import TensorUpdate
 
-__all__ = ["step_plain", "update"]
+__all__ = ["as_written", "column_mean", "norm", "row_mean", "scalars_of", "step_plain", "total", "update"]
 
 
 @torch.no_grad()
 def step_plain(tasks: Iterable[TensorUpdate], seed: int) -> None:
     """Apply one update to each task, one after the other."""
     for task in tasks:
-        with _as_written(task.param.device.type):
+        with as_written(task.param.device.type):
             apply(task, seed)
 
 
-def _as_written(device: str) -> AbstractContextManager[Any]:
+def as_written(device: str) -> AbstractContextManager[Any]:
     """Within it rules are computed in the precision of their state, also where the loop stands under autocast."""
     if torch.is_autocast_enabled(device):
         return cast("AbstractContextManager[Any]", torch.autocast(device, enabled=False))
@@ -140,6 +140,18 @@ def scalar(x: float) -> Tensor:
     return torch.tensor(x, dtype=torch.float64, device="cpu")
 
 
+def scalars_of(task: TensorUpdate) -> dict[str, Tensor]:
+    """The numbers of an update, see `update`."""
+    settings = task.settings
+    return {
+        "t": scalar(task.count + 1),
+        "lr": scalar(settings.lr),
+        "decay": scalar(settings.decay),
+        "scaled": scalar(float(settings.scaled)),
+        "size": scalar(task.param.numel()),
+    }
+
+
 def apply(task: TensorUpdate, seed: int) -> None:
     """One update of one tensor, written back in place; of a sparse gradient, of the elements that it has."""
     g, s, rows = local(task.gradient), task.state(), None
@@ -151,13 +163,6 @@ def apply(task: TensorUpdate, seed: int) -> None:
         g, rows = g.values(), tuple(g.indices())
         s = s and s._replace(**{name: x[rows] for name, x in held.items()})
     p, settings = task.weights(rows), task.settings
-    scalars = {
-        "t": scalar(task.count + 1),
-        "lr": scalar(settings.lr),
-        "decay": scalar(settings.decay),
-        "scaled": scalar(float(settings.scaled)),
-        "size": scalar(task.param.numel()),
-    }
     provided: dict[str, Callable[..., Any]] = {
         "norm": functools.partial(norm, whole=task.param),
         "total": functools.partial(total, whole=task.param),
@@ -165,4 +170,4 @@ def apply(task: TensorUpdate, seed: int) -> None:
         "column_mean": column_mean,
         "noise": noise_for(p, seed, _place(task), task.count + 1),
     }
-    task.write(*update(g.to(p.dtype), p, s, settings, scalars, provided), rows)
+    task.write(*update(g.to(p.dtype), p, s, settings, scalars_of(task), provided), rows)
