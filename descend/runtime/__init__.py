@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     )
     from descend.runtime.checkpoint_manager import STOPPED, CheckpointManager, SaveRequest, Snapshot
     from descend.runtime.communicator import Communicator
-    from descend.runtime.optimizer_state import flatten, optimizer_state, restore_optimizer, unflatten
     from descend.runtime.run_directory import RunDirectory, read_rows, stored_seed, write_beside
     from descend.runtime.safetensors_io import require_storable
     from descend.runtime.seeds import generator, seed_evaluation, seed_of, seed_step
     from descend.runtime.signals import Interrupted, SignalHandler
 
+from descend.runtime.optimizer_state import flatten, optimizer_state, restore_optimizer, unflatten
 from descend.runtime.process_group import process_group, within_trainer
 
 __all__ = [
@@ -67,7 +67,6 @@ __getattr__, __dir__ = lazy_names(
         ),
         "checkpoint_manager": ("STOPPED", "CheckpointManager", "SaveRequest", "Snapshot"),
         "communicator": ("Communicator",),
-        "optimizer_state": ("flatten", "optimizer_state", "restore_optimizer", "unflatten"),
         "run_directory": ("RunDirectory", "read_rows", "stored_seed", "write_beside"),
         "safetensors_io": ("require_storable",),
         "seeds": ("generator", "seed_evaluation", "seed_of", "seed_step"),
