@@ -9,6 +9,7 @@ layers, weights, rules and callbacks are descriptions; `descend.optim` has the o
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from descend import hooks
@@ -158,7 +159,8 @@ hooks.provide("message_classes", _message_classes)  # for graph.from_text, since
 
 def __getattr__(name: str) -> Any:
     """Fetch a public name from its room."""
-    if name in _ROOMS:
+    # `from descend import arguments` asks here before it looks for a file, and must not import whole rooms.
+    if not name.startswith("_") and importlib.util.find_spec(f"descend.{name}"):
         return importlib.import_module(f"descend.{name}")
     if name in _SINGLE:
         return getattr(importlib.import_module(f"descend.{_SINGLE[name]}"), name)

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "descend"
 
 # A room may import itself, the rooms of earlier lines, and nothing else. Rooms of one line never import each other.
 ORDER = [
-    {"display", "hooks"},
+    {"display", "hooks", "lazy_names"},
     {"command_group", "errors", "filenames", "svg", "terminal", "thread_shutdown", "torch_private", "version"},
     {"arguments", "leniency"},
     {"strict_keywords", "exit_codes", "rule_index", "parameter_filter"},
@@ -57,10 +57,10 @@ def imported_rooms(path: Path) -> list[tuple[int, str]]:
 
 
 def named_by_string(node: ast.Call | ast.Subscript) -> list[str]:
-    """The module of `import_module("descend.x")`, `__import__(f"descend.{x}")` or `sys.modules["descend.x"]`."""
+    """The module of `import_module("descend.x")`, `__import__(f"descend.{x}")`, `sys.modules["descend.x"]` and such."""
     called = node.func if isinstance(node, ast.Call) else node.value
     name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
-    if name not in ("import_module", "__import__", "find_spec", "modules"):
+    if name not in ("import_module", "__import__", "find_spec", "instance_check", "modules"):
         return []
     given = node.args[:1] if isinstance(node, ast.Call) else [node.slice]
     parts = [one.values[0] if isinstance(one, ast.JoinedStr) and one.values else one for one in given]
@@ -92,6 +92,7 @@ def test_imports_go_one_way():
         'importlib.import_module("descend.experiment.text")',
         'import_module(f"descend.experiment.{name}")',
         '__import__("descend.experiment")',
+        'instance_check("descend.experiment.fit", "Name")',
         'sys.modules["descend.experiment"]',
     ],
 )

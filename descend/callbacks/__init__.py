@@ -3,49 +3,61 @@
 Describing a callback or reading it from a text does not import torch.
 """
 
-from descend.callbacks.batch_size import MinibatchRamp, MinibatchSchedule, MinibatchScheduleStep, StepMinibatch
-from descend.callbacks.check_gradients import CheckGradients
-from descend.callbacks.check_metric import CheckMetric
-from descend.callbacks.check_values import CheckDataset, CheckNaN, CheckSmall
-from descend.callbacks.checkpoint import Checkpoint
-from descend.callbacks.confusion_matrix import ConfusionMatrix
-from descend.callbacks.curvature import Sharpness
-from descend.callbacks.describe import ComputeModelSize, DispIOStats, DumpModelGraph, PrintModelDescription
-from descend.callbacks.dump import DumpErrorSignals, DumpGradients, DumpMBIndices, DumpOutputs, DumpWeights
-from descend.callbacks.early_stopping import EarlyStopping
-from descend.callbacks.evaluate_progress import EvaluateProgress
-from descend.callbacks.images import SaveImages
-from descend.callbacks.interventions import AlternateUpdates, ClipGradientNorm, Mixup, ReplaceWeights, SetWeightsValue
-from descend.callbacks.lbann import CheckInit, Hang, ImComm, SyncLayers
-from descend.callbacks.learning_rate import (
-    AdaptiveLearningRate,
-    CosineDecayLearningRate,
-    CustomLearningRate,
-    DropFixedLearningRate,
-    LinearGrowthLearningRate,
-    OptimizerwiseAdaptiveLearningRate,
-    PolyLearningRate,
-    SetLearningRate,
-    StepLearningRate,
-)
-from descend.callbacks.local_tournament import LocalTournament
-from descend.callbacks.loggers import CSVLogger, Logger, MLflowLogger, TensorBoardLogger, WandbLogger
-from descend.callbacks.models import ExportOnnx, LoadModel, SaveModel, SaveTopKModels
-from descend.callbacks.norms import GradientNoiseScale, GradientNorm, UpdateNorm, WeightNorm
-from descend.callbacks.perturbation import PerturbAdam, PerturbDropout, PerturbLearningRate, PerturbWeights
-from descend.callbacks.print import Print
-from descend.callbacks.progress_bar import ProgressBar
-from descend.callbacks.progress_lines import ProgressLines
-from descend.callbacks.tensorboard import (
-    CategoricalAccuracyStrategy,
-    MatchType,
-    SummarizeImages,
-    Summary,
-    TrackSampleIDsStrategy,
-)
-from descend.callbacks.timeline import Debug, DebugIO, GPUMemoryUsage, MemoryProfiler, Profiler, Timeline
-from descend.callbacks.timer import Timer
-from descend.callbacks.weight_average import EMA, SWA
+from typing import TYPE_CHECKING
+
+from descend.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from descend.callbacks.batch_size import MinibatchRamp, MinibatchSchedule, MinibatchScheduleStep, StepMinibatch
+    from descend.callbacks.check_gradients import CheckGradients
+    from descend.callbacks.check_metric import CheckMetric
+    from descend.callbacks.check_values import CheckDataset, CheckNaN, CheckSmall
+    from descend.callbacks.checkpoint import Checkpoint
+    from descend.callbacks.confusion_matrix import ConfusionMatrix
+    from descend.callbacks.curvature import Sharpness
+    from descend.callbacks.describe import ComputeModelSize, DispIOStats, DumpModelGraph, PrintModelDescription
+    from descend.callbacks.dump import DumpErrorSignals, DumpGradients, DumpMBIndices, DumpOutputs, DumpWeights
+    from descend.callbacks.early_stopping import EarlyStopping
+    from descend.callbacks.evaluate_progress import EvaluateProgress
+    from descend.callbacks.images import SaveImages
+    from descend.callbacks.interventions import (
+        AlternateUpdates,
+        ClipGradientNorm,
+        Mixup,
+        ReplaceWeights,
+        SetWeightsValue,
+    )
+    from descend.callbacks.lbann import CheckInit, Hang, ImComm, SyncLayers
+    from descend.callbacks.learning_rate import (
+        AdaptiveLearningRate,
+        CosineDecayLearningRate,
+        CustomLearningRate,
+        DropFixedLearningRate,
+        LinearGrowthLearningRate,
+        OptimizerwiseAdaptiveLearningRate,
+        PolyLearningRate,
+        SetLearningRate,
+        StepLearningRate,
+    )
+    from descend.callbacks.local_tournament import LocalTournament
+    from descend.callbacks.loggers import CSVLogger, Logger, MLflowLogger, TensorBoardLogger, WandbLogger
+    from descend.callbacks.models import ExportOnnx, LoadModel, SaveModel, SaveTopKModels
+    from descend.callbacks.norms import GradientNoiseScale, GradientNorm, UpdateNorm, WeightNorm
+    from descend.callbacks.perturbation import PerturbAdam, PerturbDropout, PerturbLearningRate, PerturbWeights
+    from descend.callbacks.print import Print
+    from descend.callbacks.progress_bar import ProgressBar
+    from descend.callbacks.progress_lines import ProgressLines
+    from descend.callbacks.tensorboard import (
+        CategoricalAccuracyStrategy,
+        MatchType,
+        SummarizeImages,
+        Summary,
+        TrackSampleIDsStrategy,
+    )
+    from descend.callbacks.timeline import Debug, DebugIO, GPUMemoryUsage, MemoryProfiler, Profiler, Timeline
+    from descend.callbacks.timer import Timer
+    from descend.callbacks.weight_average import EMA, SWA
+
 
 __all__ = [
     "EMA",
@@ -126,3 +138,52 @@ __all__ = [
     "WandbLogger",
     "WeightNorm",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "batch_size": ("MinibatchRamp", "MinibatchSchedule", "MinibatchScheduleStep", "StepMinibatch"),
+        "check_gradients": ("CheckGradients",),
+        "check_metric": ("CheckMetric",),
+        "check_values": ("CheckDataset", "CheckNaN", "CheckSmall"),
+        "checkpoint": ("Checkpoint",),
+        "confusion_matrix": ("ConfusionMatrix",),
+        "curvature": ("Sharpness",),
+        "describe": ("ComputeModelSize", "DispIOStats", "DumpModelGraph", "PrintModelDescription"),
+        "dump": ("DumpErrorSignals", "DumpGradients", "DumpMBIndices", "DumpOutputs", "DumpWeights"),
+        "early_stopping": ("EarlyStopping",),
+        "evaluate_progress": ("EvaluateProgress",),
+        "images": ("SaveImages",),
+        "interventions": ("AlternateUpdates", "ClipGradientNorm", "Mixup", "ReplaceWeights", "SetWeightsValue"),
+        "lbann": ("CheckInit", "Hang", "ImComm", "SyncLayers"),
+        "learning_rate": (
+            "AdaptiveLearningRate",
+            "CosineDecayLearningRate",
+            "CustomLearningRate",
+            "DropFixedLearningRate",
+            "LinearGrowthLearningRate",
+            "OptimizerwiseAdaptiveLearningRate",
+            "PolyLearningRate",
+            "SetLearningRate",
+            "StepLearningRate",
+        ),
+        "local_tournament": ("LocalTournament",),
+        "loggers": ("CSVLogger", "Logger", "MLflowLogger", "TensorBoardLogger", "WandbLogger"),
+        "models": ("ExportOnnx", "LoadModel", "SaveModel", "SaveTopKModels"),
+        "norms": ("GradientNoiseScale", "GradientNorm", "UpdateNorm", "WeightNorm"),
+        "perturbation": ("PerturbAdam", "PerturbDropout", "PerturbLearningRate", "PerturbWeights"),
+        "print": ("Print",),
+        "progress_bar": ("ProgressBar",),
+        "progress_lines": ("ProgressLines",),
+        "tensorboard": (
+            "CategoricalAccuracyStrategy",
+            "MatchType",
+            "SummarizeImages",
+            "Summary",
+            "TrackSampleIDsStrategy",
+        ),
+        "timeline": ("Debug", "DebugIO", "GPUMemoryUsage", "MemoryProfiler", "Profiler", "Timeline"),
+        "timer": ("Timer",),
+        "weight_average": ("EMA", "SWA"),
+    },
+)

@@ -15,27 +15,33 @@
 This package needs NumPy only; torch is imported where tensors are read.
 """
 
-from descend.data.batches import Batch, Batches, Feed, RankSlice, Samples
-from descend.data.description import (
-    MESSAGES,
-    ROLES,
-    DataReader,
-    Node2VecDataReader,
-    PythonDataReader,
-    PythonDatasetReader,
-    Reader,
-)
-from descend.data.file_format import FileFormat, register
-from descend.data.files import FileReader, read
-from descend.data.normalization import normalize
+from typing import TYPE_CHECKING
+
+from descend.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from descend.data.batches import Batch, Batches, Feed, RankSlice, Samples
+    from descend.data.description import (
+        MESSAGES,
+        ROLES,
+        DataReader,
+        Node2VecDataReader,
+        PythonDataReader,
+        PythonDatasetReader,
+        Reader,
+    )
+    from descend.data.file_format import FileFormat, register
+    from descend.data.files import FileReader, read
+    from descend.data.normalization import normalize
+    from descend.data.reader_protocol import Field, OpenReader, one_hot
+    from descend.data.readers import ArrayReader, open_readers
+    from descend.data.samplers import ClassBalancedSampler, Sampler, WeightedSampler
+    from descend.data.splits import split
+    from descend.data.torch_data import Loading, brings_batches, open_data
+    from descend.data.transformed import transform
+    from descend.data.validate import check
+
 from descend.data.order import order, orders
-from descend.data.reader_protocol import Field, OpenReader, one_hot
-from descend.data.readers import ArrayReader, open_readers
-from descend.data.samplers import ClassBalancedSampler, Sampler, WeightedSampler
-from descend.data.splits import split
-from descend.data.torch_data import Loading, brings_batches, open_data
-from descend.data.transformed import transform
-from descend.data.validate import check
 
 __all__ = [
     "MESSAGES",
@@ -72,3 +78,29 @@ __all__ = [
     "split",
     "transform",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "batches": ("Batch", "Batches", "Feed", "RankSlice", "Samples"),
+        "description": (
+            "MESSAGES",
+            "ROLES",
+            "DataReader",
+            "Node2VecDataReader",
+            "PythonDataReader",
+            "PythonDatasetReader",
+            "Reader",
+        ),
+        "file_format": ("FileFormat", "register"),
+        "files": ("FileReader", "read"),
+        "normalization": ("normalize",),
+        "reader_protocol": ("Field", "OpenReader", "one_hot"),
+        "readers": ("ArrayReader", "open_readers"),
+        "samplers": ("ClassBalancedSampler", "Sampler", "WeightedSampler"),
+        "splits": ("split",),
+        "torch_data": ("Loading", "brings_batches", "open_data"),
+        "transformed": ("transform",),
+        "validate": ("check",),
+    },
+)

@@ -19,9 +19,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from descend.data.arrow_columns import flattened
-from descend.data.arrow_source import ArrowSource, Chunk
-from descend.data.file_format import check_used, library
 from descend.data.paths import role_of
 from descend.errors import DataError
 
@@ -31,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from descend.data.arrow_source import ArrowSource, Chunk
     from descend.data.file_format import ReadOptions
 
 __all__ = ["hugging_face_source", "is_hugging_face", "split_of_role"]
@@ -70,6 +68,8 @@ class _Rows:
     def __init__(self, data: Any) -> None:
         how = getattr(data, "format", None)
         columns = cast("Mapping[str, Any]", how).get("columns") if isinstance(how, Mapping) else None
+        from descend.data.arrow_source import Chunk
+
         self._data = data.with_format("arrow", columns=columns) if columns else data.with_format("arrow")
         self._images = [name for name, kind in data.features.items() if type(kind).__name__ == "Image"]
         self.schema: Any = self._plain(self._data[0:0]).schema.remove_metadata()
@@ -91,6 +91,9 @@ class _Rows:
 
     def _plain(self, table: Any) -> Any:
         """A table without types of the library."""
+        from descend.data.arrow_columns import flattened
+        from descend.data.file_format import library
+
         pa = library("pyarrow", "a data set of Hugging Face")
         for number, column in enumerate(table.schema):
             values = table.column(number)
@@ -117,6 +120,9 @@ def hugging_face_source(data: Any, options: ReadOptions) -> ArrowSource:
         MissingExtra: pyarrow is not installed.
         DataError: there are no samples, or no column can be read.
     """
+    from descend.data.arrow_source import ArrowSource
+    from descend.data.file_format import check_used
+
     check_used(f"a {type(data).__name__} with columns", _USES, options)
     if len(data) == 0:
         raise DataError(f"the {type(data).__name__} has 0 samples, and at least 1 is needed")

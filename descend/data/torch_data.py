@@ -20,28 +20,35 @@ from descend.arguments import check_integer, check_number, require
 from descend.data.batch_iterable import BatchIterable
 from descend.data.batches import Batches
 from descend.data.file_pipeline import FilePipeline, ReaderPipeline
-from descend.data.files import FileReader, read
 from descend.data.hugging_face import is_hugging_face, split_of_role
 from descend.data.map_dataset import SamplePipeline, SampleReader
-from descend.data.object_source import ReaderSource, WholeDataset, has_numbers
 from descend.data.paths import is_path
-from descend.data.readers import ArrayReader
 from descend.data.sample_stream import sample_stream
 from descend.data.samplers import WeightedSampler
 from descend.data.tensor_reader import is_array, tensor_reader
-from descend.data.workers import Pool
 from descend.errors import ConfigurationError, DataError
+from descend.lazy_names import instance_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch.utils.data import DataLoader
+    from typing_extensions import TypeIs
 
     from descend.data.batches import Samples
+    from descend.data.files import FileReader
+    from descend.data.object_source import ReaderSource
     from descend.data.reader_protocol import OpenReader
+    from descend.data.readers import ArrayReader
     from descend.data.samplers import Sampler
 
 __all__ = ["Loading", "brings_batches", "files_of_feed", "in_processes", "open_data"]
+
+_is_array_reader: Callable[[object], TypeIs[ArrayReader]] = instance_check("descend.data.readers", "ArrayReader")
+_is_file_reader: Callable[[object], TypeIs[FileReader]] = instance_check("descend.data.files", "FileReader")
+_is_reader_source: Callable[[object], TypeIs[ReaderSource]] = instance_check(
+    "descend.data.object_source", "ReaderSource"
+)
 
 
 @dataclass(frozen=True)
@@ -103,19 +110,23 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
 
     if isinstance(data, DataLoader):
         return _of_loader(cast("DataLoader[Any]", data), how)
-    if isinstance(data, IterableDataset) and has_numbers(data):
-        return _of_samples(WholeDataset(data), how, None, None)
     if isinstance(data, IterableDataset):
+        from descend.data.object_source import WholeDataset, has_numbers
+
+        if has_numbers(data):
+            return _of_samples(WholeDataset(data), how, None, None)
         _refuse_unused(how, "an IterableDataset is read in this process", "DataLoader(dataset, num_workers=...)")
         return _of_loader(sample_stream(cast("Any", data), how.batch_size), replace(how, workers=None))
     if is_path(data) or is_hugging_face(data) or split_of_role(data, how.role) is not None:
+        from descend.data.files import read
+
         target = how.targets or None
         data = read(data, role=how.role, target=target, classes=how.classes, skip_bad=how.skip_bad)
-    if isinstance(data, FileReader) and data.is_original and isinstance(data.source, ReaderSource):
+    if _is_file_reader(data) and data.is_original and _is_reader_source(data.source):
         return open_data(data.source.original, how)
-    if isinstance(data, FileReader):
+    if _is_file_reader(data):
         return _of_files(data, how)
-    if isinstance(data, ArrayReader):
+    if _is_array_reader(data):
         return _batches(data, how)
     if hasattr(data, "read") and hasattr(data, "fields"):
         if how.workers or how.skip_bad or how.timeout_seconds:
@@ -184,6 +195,8 @@ def _of_samples(
     pipeline = SamplePipeline(dataset, collate, how.seed, how.role, how.skip_bad > 0)
     pool = None
     if how.workers:
+        from descend.data.workers import Pool
+
         pool = Pool(pipeline, how.workers, how.timeout_seconds or _WORKER_TIMEOUT_SECONDS, prepare)
     return _batches(SampleReader(pipeline, how.skip_bad, how.timeout_seconds, pool), how, drop_last=drop_last)
 
@@ -205,6 +218,8 @@ def _of_pipeline(pipeline: ReaderPipeline[Any], how: Loading) -> Batches:
     """Read in processes, or by a thread two batches ahead."""
     pool = None
     if how.workers:
+        from descend.data.workers import Pool
+
         pool = Pool(pipeline, how.workers, how.timeout_seconds or _WORKER_TIMEOUT_SECONDS)
     samples = SampleReader(pipeline, how.skip_bad, how.timeout_seconds, pool)
     return _batches(samples, how, ahead=0 if pool else 2)
@@ -212,6 +227,8 @@ def _of_pipeline(pipeline: ReaderPipeline[Any], how: Loading) -> Batches:
 
 def in_processes(reader: OpenReader, workers: int) -> SampleReader:
     """The samples of a reader, read by so many processes, which end with `close`."""
+    from descend.data.workers import Pool
+
     pipeline = ReaderPipeline(reader)
     return SampleReader(pipeline, pool=Pool(pipeline, workers, _WORKER_TIMEOUT_SECONDS))
 

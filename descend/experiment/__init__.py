@@ -3,12 +3,18 @@
 The names here import no torch; `descend.experiment.run` runs an experiment.
 """
 
-from descend.experiment.check import Checked
-from descend.experiment.check import check as check_experiment
-from descend.experiment.experiment import Experiment
-from descend.experiment.inspect.graph_svg import picture
-from descend.experiment.inspect.layer_table import layer_table
-from descend.experiment.text import classes, experiment_text, load, save_prototext
+from typing import TYPE_CHECKING
+
+from descend.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from descend.experiment.check import Checked
+    from descend.experiment.check import check as check_experiment
+    from descend.experiment.experiment import Experiment
+    from descend.experiment.inspect.graph_svg import picture
+    from descend.experiment.inspect.layer_table import layer_table
+    from descend.experiment.text import classes, experiment_text, load, save_prototext
+
 
 __all__ = [
     "Checked",
@@ -21,3 +27,14 @@ __all__ = [
     "picture",
     "save_prototext",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "check": ("Checked", "check as check_experiment"),
+        "experiment": ("Experiment",),
+        "inspect.graph_svg": ("picture",),
+        "inspect.layer_table": ("layer_table",),
+        "text": ("classes", "experiment_text", "load", "save_prototext"),
+    },
+)

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 
 from descend.arguments import check_bool, check_integer, check_path, is_integer, require
-from descend.callbacks.weight_average import evaluated_average
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, table
 from descend.experiment.checkpoint import as_storage_error, load
 from descend.experiment.ranks import unwrapped
 from descend.filenames import regular_file
-from descend.optim.engine.evaluation import saved_averages
-from descend.optim.named_optimizers import rule_class
 from descend.runtime import newest_checkpoint, read_rows, read_weights
 from descend.runtime.dtensor import copy_into
 from descend.strict_keywords import strict_keywords
@@ -167,6 +164,10 @@ def evaluated_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     Raises:
         StorageError: the checkpoint is damaged.
     """
+    from descend.callbacks.weight_average import evaluated_average
+    from descend.optim.engine.evaluation import saved_averages
+    from descend.optim.named_optimizers import rule_class
+
     saved = load(checkpoint)
     weights = dict(saved.weights)
     with as_storage_error(checkpoint):

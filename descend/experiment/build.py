@@ -5,21 +5,18 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from descend.callbacks import ProgressBar
+from descend.callbacks.name_fields import problems as unknown_names
 from descend.errors import ConfigurationError
 from descend.experiment.run_store import NoFiles
 from descend.runtime.dtensor import is_sharded
 from descend.train import Callbacks
+from descend.train.layers import layer_names
 from descend.train.memory import MicroBatchSize
-from descend.train.optimizers.zero import ZeroRedundancyOptimizer
 from descend.train.precision import precision_for
 from descend.train.run import Run, RunConfig
 from descend.train.state import TrainState
 from descend.train.stop_signal import StopSignal
 from descend.train.strategies.base import Strategy, StrategyDescription
-from descend.train.strategies.data_parallel import DataParallel
-from descend.train.strategies.fsdp import FSDP
-from descend.train.strategies.zero import ZeroDataParallel
 from descend.train.transforms.after_backward import AfterBackward
 from descend.train.transforms.base import GradientTransform, TransformChain
 from descend.train.transforms.check_finite import CheckFinite
@@ -27,7 +24,7 @@ from descend.train.transforms.clip import Clip
 from descend.train.transforms.penalty import Penalty, RequireGradient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import torch
 
@@ -37,7 +34,7 @@ if TYPE_CHECKING:
     from descend.train.objective import Task
     from descend.train.store import RunStore
 
-__all__ = ["build_run", "strategy_of", "usual_transforms"]
+__all__ = ["build_run", "check_names", "strategy_of", "usual_transforms"]
 
 
 def build_run(
@@ -80,10 +77,15 @@ def build_run(
     parameters = dict(task.module.named_parameters())
     communicator = strategy.communicator(world) if strategy else world
     if shard_optimizer:
+        from descend.train.optimizers.zero import ZeroRedundancyOptimizer
+
         optimizer = ZeroRedundancyOptimizer(optimizer, parameters, communicator)
     watching = tuple(callbacks)
-    if sys.stdout.isatty() and not any(isinstance(callback, ProgressBar) for callback in watching):
-        watching = (*watching, ProgressBar(bar_width=20))
+    if sys.stdout.isatty():
+        from descend.callbacks.progress_bar import ProgressBar
+
+        if not any(isinstance(callback, ProgressBar) for callback in watching):
+            watching = (*watching, ProgressBar(bar_width=20))
     run = Run(
         config=config,
         communicator=communicator,
@@ -168,11 +170,31 @@ def strategy_of(wanted: Mapping[str, Any]) -> StrategyDescription | None:
     return next(iter(given.values()), None)
 
 
+def check_names(module: torch.nn.Module, callbacks: Iterable[Any], metrics: Iterable[str]) -> None:
+    """Refuse names in callbacks that nothing has.
+
+    Raises:
+        ConfigurationError: all of them.
+    """
+    weights = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
+    known = {"layer": layer_names(module), "weights": weights, "metric": metrics}
+    if found := unknown_names(callbacks, known):
+        raise ConfigurationError(found)
+
+
 def _default_strategy(
     communicator: Communicator, parameters: Mapping[str, torch.Tensor], shard_optimizer: bool
 ) -> Strategy:
     if any(is_sharded(p) for p in parameters.values()):
+        from descend.train.strategies.fsdp import FSDP
+
         return FSDP()
     if communicator.world_size == 1:
         return Strategy()
-    return ZeroDataParallel() if shard_optimizer else DataParallel()
+    if shard_optimizer:
+        from descend.train.strategies.zero import ZeroDataParallel
+
+        return ZeroDataParallel()
+    from descend.train.strategies.data_parallel import DataParallel
+
+    return DataParallel()

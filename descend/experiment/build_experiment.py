@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.callbacks.console import say
-from descend.callbacks.name_fields import problems as unknown_names
 from descend.data import Batches
 from descend.data.torch_data import in_processes
-from descend.errors import ConfigurationError, warn
+from descend.errors import warn
 from descend.experiment.batch_norm import share_unit
-from descend.experiment.build import build_run
+from descend.experiment.build import build_run, check_names
 from descend.experiment.build_optimizer import build_graph_optimizer, build_optimizer, optimizer_settings
 from descend.experiment.check import check, check_parts
 from descend.experiment.cut_layers import cut, cut_weights, needs_whole
@@ -38,12 +37,11 @@ from descend.lower import lower
 from descend.runtime import Communicator, generator, stored_seed
 from descend.torch_private import compiled_call, set_compiled_call
 from descend.train import LTFB, BatchedIterativeOptimizer, Mode
-from descend.train.layers import layer_names
 from descend.train.run import RunConfig
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Generator, Iterable, Mapping
+    from collections.abc import Generator, Mapping
 
     from descend.data import OpenReader
     from descend.experiment.check import Checked
@@ -54,7 +52,7 @@ if TYPE_CHECKING:
     from descend.train import Trainer, TrainingAlgorithm
     from descend.train.run import Run
 
-__all__ = ["build_experiment", "build_graph_run", "check_names", "copied", "run_seed"]
+__all__ = ["build_experiment", "build_graph_run", "copied", "run_seed"]
 
 
 def copied(experiment: Experiment) -> Experiment:
@@ -277,18 +275,6 @@ def _compiled(model: TorchModel) -> Generator[None]:
 def run_seed(trainer: Trainer, continued: str | os.PathLike[str] | None, process: Communicator) -> int:
     """The seed that is given, else that of the run which is continued, else one from the clock; equal on all ranks."""
     return trainer.random_seed or process.on_rank_zero(lambda: stored_seed(continued) or time.time_ns() % 2**31)
-
-
-def check_names(module: torch.nn.Module, callbacks: Iterable[Any], metrics: Iterable[str]) -> None:
-    """Refuse names in callbacks that nothing has.
-
-    Raises:
-        ConfigurationError: all of them.
-    """
-    weights = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
-    known = {"layer": layer_names(module), "weights": weights, "metric": metrics}
-    if found := unknown_names(callbacks, known):
-        raise ConfigurationError(found)
 
 
 def _cut_layers(experiment: Experiment, plan: Plan, module: LoweredModel, world: Communicator, several: bool) -> None:

@@ -15,8 +15,7 @@ from descend.data.tensor_reader import TensorReader
 from descend.data.torch_data import files_of_feed
 from descend.errors import ConfigurationError, warn
 from descend.experiment.batch_norm import share_unit
-from descend.experiment.build import build_run, usual_transforms
-from descend.experiment.build_experiment import check_names
+from descend.experiment.build import build_run, check_names, usual_transforms
 from descend.experiment.build_optimizer import build_optimizer, optimizer_settings
 from descend.experiment.field_roles import check_fields
 from descend.experiment.losses import FunctionLoss, describe, loss_of
@@ -28,8 +27,8 @@ from descend.experiment.population import trainer_seed
 from descend.experiment.precision import precision_of
 from descend.experiment.ranks import unwrapped
 from descend.experiment.unused_parameters import WarnUnusedParameters
-from descend.train import LTFB, BatchedIterativeOptimizer, Mode
-from descend.train.optimizers.phased import PhasedOptimizer
+from descend.train import BatchedIterativeOptimizer, Mode
+from descend.train.optional_classes import is_ltfb, is_phased_optimizer
 from descend.train.patches.dropout import unsupported_dropout
 from descend.train.run import RunConfig
 
@@ -82,7 +81,7 @@ class FitBuilder:
             part.to(device)
         by_role = config.data.by_role()
         self._sources = {mode: by_role[mode.role] for mode in (Mode.TRAIN, Mode.VALIDATION, Mode.TOURNAMENT, Mode.TEST)}
-        if isinstance(self._algorithm, LTFB):
+        if is_ltfb(self._algorithm):
             there = [mode.role for mode, source in self._sources.items() if source is not None]
             self._algorithm.check(list(self._metrics), there)
 
@@ -149,7 +148,7 @@ class FitBuilder:
         feeds = _open(self._sources, loading, stack)
         files = files_of_feed(feeds[Mode.TRAIN])
         targets = config.data.targets if config.data.targets is not None or files is None else files.target or None
-        if isinstance(optimizer, PhasedOptimizer):
+        if is_phased_optimizer(optimizer):
             task = PhasedTask(module, self._phases, optimizer, self._autocast, config.metrics)
             stack.callback(optimizer.release)
         else:

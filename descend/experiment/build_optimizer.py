@@ -13,23 +13,25 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from descend.errors import ConfigurationError, DescendError, Unsupported, nearest, warn
-from descend.graph import SGD, NoOptimizer
+from descend.lazy_names import instance_check
 from descend.leniency import Deviation, refused
-from descend.optim import Optimizer
-from descend.optim.compat import recipe_from_library
-from descend.optim.compiler.cache import obstacle
 from descend.rule_index import rules
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
+    from typing_extensions import TypeIs
+
+    from descend.graph import NoOptimizer, Plan
     from descend.graph import Optimizer as Description
-    from descend.graph import Plan
     from descend.lower import LoweredModel
+    from descend.optim import Optimizer
 
     Named = Sequence[tuple[str, torch.nn.Parameter]]
 
 __all__ = ["build_graph_optimizer", "build_optimizer", "optimizer_settings"]
+
+_is_no_optimizer: Callable[[object], TypeIs[NoOptimizer]] = instance_check("descend.graph.optimizers", "NoOptimizer")
 
 
 def build_optimizer(optimizer: Any, module: torch.nn.Module | Named) -> torch.optim.Optimizer:
@@ -64,10 +66,13 @@ def build_graph_optimizer(module: LoweredModel, plan: Plan, default: Description
     Raises:
         ConfigurationError: no weights are trainable.
     """
+    from descend.graph import SGD
+    from descend.optim import Optimizer
+
     groups: dict[Description, list[tuple[str, torch.nn.Parameter]]] = {}
     for name, parameter in module.named_parameters():
         description = plan.weights[name].optimizer or default
-        if isinstance(description, NoOptimizer):
+        if _is_no_optimizer(description):
             parameter.requires_grad_(False)
         else:
             groups.setdefault(description, []).append((name, parameter))
@@ -92,11 +97,15 @@ def _runner_for(devices: Collection[str]) -> str:
     """
     if all(device == "cpu" for device in devices):
         return "auto"
+    from descend.optim.compiler.cache import obstacle
+
     return "compiled" if set(devices) == {"cuda"} and obstacle("cuda") is None else "blocks"
 
 
 def _options_of(description: Any) -> dict[str, Any]:
     """The options of a group for a description of LBANN's."""
+    from descend.optim.compat import recipe_from_library
+
     values = {field.name: getattr(description, field.name) for field in fields(description)}
     return recipe_from_library("lbann", type(description).__name__, values).options()
 
@@ -129,7 +138,9 @@ def _is_description(optimizer: Any) -> bool:
 
 def _described(description: Any, named: Named) -> torch.optim.Optimizer:
     """The optimizer of a description, with LBANN's arithmetic."""
-    if isinstance(description, NoOptimizer):
+    from descend.optim import Optimizer
+
+    if _is_no_optimizer(description):
         raise ConfigurationError("NoOptimizer trains nothing: pass an optimizer such as descend.SGD(learn_rate=0.1)")
     if description.stands_still:
         rates = " and ".join(description.rates)

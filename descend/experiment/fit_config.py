@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -9,25 +10,28 @@ import torch
 
 from descend.arguments import check_bool, check_instance, check_integer, require
 from descend.data.samplers import as_sampler
-from descend.data.splits import data_of_roles
 from descend.experiment.build import strategy_of
 from descend.experiment.field_roles import checked_targets
 from descend.experiment.population import RunOptions
-from descend.graph import TorchModel
+from descend.lazy_names import instance_check
 from descend.train import Stop, TrainingAlgorithm
 from descend.train.stopping import whole
-from descend.train.strategies.majority_vote import MajorityVote
-from descend.train.strategies.parameter_server import ParameterServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from descend.graph import AutomaticMixedPrecision
+    from typing_extensions import TypeIs
+
+    from descend.graph import AutomaticMixedPrecision, TorchModel
     from descend.train import Callback
     from descend.train.strategies.base import StrategyDescription
+    from descend.train.strategies.majority_vote import MajorityVote
+    from descend.train.strategies.parameter_server import ParameterServer
     from descend.train.transforms.base import GradientTransform
 
 __all__ = ["FitBatching", "FitConfig", "FitData", "FitDistribution", "FitNumerics", "documented", "fit_config"]
+
+_is_torch_model: Callable[[object], TypeIs[TorchModel]] = instance_check("descend.graph.torch_model", "TorchModel")
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,10 @@ class FitData:
             ConfigurationError: a role has two data sets, or nothing is there to train on.
         """
         given = {"train": self.data, "validate": self.valid, "test": self.test, "tournament": self.tournament}
+        if not isinstance(self.data, Mapping):
+            return given
+        from descend.data.splits import data_of_roles
+
         if (parts := data_of_roles(self.data)) is None:
             return given
         arguments = {"validate": "valid", "test": "test", "tournament": "tournament"}
@@ -154,13 +162,16 @@ class FitDistribution:
         Raises:
             ConfigurationError: there are several, or one is not a strategy.
         """
-        return strategy_of(
-            {
-                "strategy": self.strategy,
-                "gradient_compression": MajorityVote.of(self.gradient_compression),
-                "asynchronous": ParameterServer.of(self.asynchronous),
-            }
-        )
+        wanted: dict[str, Any] = {"strategy": self.strategy}
+        if self.gradient_compression is not None:
+            from descend.train.strategies.majority_vote import MajorityVote
+
+            wanted["gradient_compression"] = MajorityVote.of(self.gradient_compression)
+        if self.asynchronous is not None:
+            from descend.train.strategies.parameter_server import ParameterServer
+
+            wanted["asynchronous"] = ParameterServer.of(self.asynchronous)
+        return strategy_of(wanted)
 
 
 @dataclass(frozen=True)
@@ -210,7 +221,7 @@ class FitConfig:
     def with_model(self) -> FitConfig:
         """The same with a plain module, and with what a `Model.from_torch` brings where none is given here."""
         model = self.module
-        if not isinstance(model, TorchModel):
+        if not _is_torch_model(model):
             return self
         targets = model.targets if self.data.targets is None else self.data.targets
         return replace(
@@ -233,12 +244,10 @@ def fit_config(**given: Any) -> FitConfig:
         given[name] = whole(given[name])
     flags = ("verbose", "shuffle", "resume", "reset_optimizer", "weights_only", "shard_optimizer", "deterministic")
     require(
-        check_instance(
-            "module",
-            given["module"],
-            (torch.nn.Module, TorchModel),
-            "a torch.nn.Module",
-            remedy="a class must be called first",
+        []
+        if _is_torch_model(given["module"])
+        else check_instance(
+            "module", given["module"], torch.nn.Module, "a torch.nn.Module", remedy="a class must be called first"
         ),
         check_instance("stop=", given["stop"], Stop, "a criterion such as descend.Epochs(10)"),
         check_instance("callbacks", given["callbacks"], (list, tuple), "a list of callbacks"),

@@ -1,4 +1,7 @@
-"""The unit of micro-batches: how many samples of a mini-batch must stay together, from descriptions alone."""
+"""The unit of micro-batches: how many samples of a mini-batch must stay together, from descriptions alone.
+
+The unit of a torch module is computed with the same functions and needs no graph.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ import math
 from typing import TYPE_CHECKING
 
 from descend.errors import ConfigurationError, warn
-from descend.graph import BatchNormalization, BatchwiseReduceSum, EntrywiseBatchNormalization
-from descend.graph.layer import refuses
 from descend.leniency import Deviation
 from descend.train.memory import part_size
 
@@ -46,6 +47,8 @@ def graph_unit(plan: Plan, sizes: set[int], micro_batch_size: int) -> int | None
         ConfigurationError: a layer does not allow micro-batches; a group size is set and not used; a group has only one
             value for its statistics.
     """
+    from descend.graph import BatchNormalization, BatchwiseReduceSum, EntrywiseBatchNormalization
+
     norms = [
         layer for layer in plan.layers if isinstance(layer.layer, (BatchNormalization, EntrywiseBatchNormalization))
     ]
@@ -66,10 +69,15 @@ def graph_unit(plan: Plan, sizes: set[int], micro_batch_size: int) -> int | None
 
 def evaluation_unit(plan: Plan) -> int | None:
     """The same for a graph that is only evaluated, where batch normalization uses its running statistics."""
+    from descend.graph import BatchwiseReduceSum
+
     return None if any(isinstance(layer.layer, BatchwiseReduceSum) for layer in plan.layers) else 1
 
 
 def _starved(planned: PlannedLayer, sizes: set[int], group: int) -> list[str]:
+    from descend.graph import EntrywiseBatchNormalization
+    from descend.graph.layer import refuses
+
     entrywise = isinstance(planned.layer, EntrywiseBatchNormalization)
     entries = 1 if entrywise else math.prod(planned.output_shape[1:])
     found = [
@@ -86,6 +94,8 @@ def _starved(planned: PlannedLayer, sizes: set[int], group: int) -> list[str]:
 
 
 def _refused(planned: PlannedLayer, micro_batch_size: int) -> str:
+    from descend.graph import BatchwiseReduceSum
+
     remedy = "leave micro_batch_size out" if isinstance(planned.layer, BatchwiseReduceSum) else GROUP
     return (
         f"layer '{planned.name}' ({type(planned.layer).__name__}) needs the whole mini-batch, which "

@@ -34,7 +34,6 @@ from descend.experiment.module_task import ModuleTask
 from descend.parameter_filter import ParameterInfo, matches
 from descend.strict_keywords import StrictKeywords
 from descend.train.objective import Losses, Ratio
-from descend.train.optimizers.phased import PhasedOptimizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from descend.train.micro_batch import MicroBatch
+    from descend.train.optimizers.phased import PhasedOptimizer
 
 __all__ = ["Phase", "PhasedTask", "build_phased_optimizer", "metrics_of_phases", "phase_of_step", "phases_of"]
 
@@ -173,6 +173,8 @@ def build_phased_optimizer(phases: Sequence[Phase], optimizer: Any, module: torc
         if len(made.param_groups) == 1:
             made.param_groups[0].setdefault("name", phase.name)
         parts[phase.name] = made
+    from descend.train.optimizers.phased import PhasedOptimizer
+
     return PhasedOptimizer(parts)
 
 

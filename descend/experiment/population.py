@@ -17,11 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.callbacks import LocalTournament
 from descend.callbacks.console import say
 from descend.errors import DAMAGED_FILE, ConfigurationError, NumericalError, Stopped, StorageError
 from descend.exit_codes import exit_code
-from descend.experiment.run_page.write import write_after_run
 from descend.experiment.run_store import DirectoryStore, NoFiles, facts_of, logging_to
 from descend.experiment.runner import (
     Result,
@@ -36,6 +34,7 @@ from descend.experiment.runner import (
 )
 from descend.filenames import regular_file
 from descend.launch import as_trainer, layout_trainers
+from descend.lazy_names import instance_check
 from descend.runtime import (
     RunDirectory,
     SignalHandler,
@@ -45,21 +44,27 @@ from descend.runtime import (
     within_trainer,
     write_beside,
 )
-from descend.train import LTFB
-from descend.train.population.exchange import STATE
-from descend.train.population.runner import Population, TrainerRun
+from descend.train.optional_classes import is_ltfb
 from descend.train.views import announced
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Generator, Sequence
 
+    from typing_extensions import TypeIs
+
+    from descend.callbacks import LocalTournament
     from descend.launch import TrainerLayout
     from descend.runtime import Communicator
+    from descend.train.population.runner import Population, TrainerRun
     from descend.train.run import Run
     from descend.train.store import RunStore
 
 __all__ = ["RunOptions", "TrainerContext", "assign_ranks", "execute_all", "stored_trainers", "trainer_seed"]
+
+_is_local_tournament: Callable[[object], TypeIs[LocalTournament]] = instance_check(
+    "descend.callbacks.local_tournament", "LocalTournament"
+)
 
 
 @dataclass(frozen=True)
@@ -176,6 +181,8 @@ def execute_all(
 def _execute_population(
     make: Callable[[TrainerContext], Run], layout: TrainerLayout, world: Communicator, seed: int, options: RunOptions
 ) -> Result:
+    from descend.train.population.runner import Population, TrainerRun
+
     own, top = within_trainer(world, layout), _TopDirectory(world, options)
     contexts = [TrainerContext(number, own, top.store(number)) for number in layout.of_rank(world.rank)]
     with ExitStack() as stack:
@@ -260,6 +267,8 @@ class _TopDirectory:
         finally:
             if self.files is not None:
                 self.files.note_end({"exit_code": code})
+                from descend.experiment.run_page.write import write_after_run
+
                 write_after_run(self.files.path, self.files.log)
 
 
@@ -279,8 +288,8 @@ def _check(runs: Sequence[Run], world: Communicator) -> None:
         }
         for run in runs
     ]
-    games = [repr(callback) for callback in runs[0].callbacks.all if isinstance(callback, LocalTournament)]
-    exchanged = isinstance(runs[0].config.algorithm, LTFB) or bool(games)
+    games = [repr(callback) for callback in runs[0].callbacks.all if _is_local_tournament(callback)]
+    exchanged = is_ltfb(runs[0].config.algorithm) or bool(games)
     if exchanged and any(form != forms[0] for form in forms):
         raise ConfigurationError("the trainers' models differ in names or shapes of weights; make them equal")
     equal = {**forms[0], "algorithm": repr(runs[0].config.algorithm)} if exchanged else {"algorithm": "no tournament"}
@@ -321,6 +330,8 @@ def _rounds(run: Run) -> list[tuple[str, int]]:
     if checkpoints is None:
         return []
     checkpoints.open()
+    from descend.train.population.exchange import STATE
+
     found: list[tuple[str, int]] = []
     for checkpoint in good_checkpoints(checkpoints.folder):
         algorithm: dict[str, Any] = read_state(checkpoint)[1].get("parts", {}).get("algorithm", {})
@@ -388,7 +399,7 @@ def _run_population(population: Population) -> list[str]:
         for player in players:
             stack.enter_context(announced(player.run, partial(as_trainer, player.number, trainers)))
         try:
-            reasons = population.play(algorithm) if isinstance(algorithm, LTFB) else population.each(algorithm)
+            reasons = population.play(algorithm) if is_ltfb(algorithm) else population.each(algorithm)
             by_run = {id(player.run): reason for player, reason in zip(players, reasons, strict=True)}
 
             def end(run: Run) -> None:

@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from descend.errors import ConfigurationError, nearest
-from descend.graph import AutomaticMixedPrecision
+from descend.lazy_names import instance_check
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
+
+    from typing_extensions import TypeIs
+
+    from descend.graph import AutomaticMixedPrecision
 
 __all__ = ["PrecisionSettings", "precision_of"]
 
-_NAMED: Mapping[str, AutomaticMixedPrecision | None] = {
-    "float32": None,
-    "bfloat16": AutomaticMixedPrecision(enabled=True, format="bfloat16"),
-    "float16": AutomaticMixedPrecision(enabled=True, format="float16"),
-}
+_NAMES = ("float32", "bfloat16", "float16")
+_is_description: Callable[[object], TypeIs[AutomaticMixedPrecision]] = instance_check(
+    "descend.graph.model", "AutomaticMixedPrecision"
+)
 
 
 class PrecisionSettings(NamedTuple):
@@ -39,15 +42,17 @@ def precision_of(given: Any, device: torch.device) -> PrecisionSettings:
     Raises:
         ConfigurationError: it is none of these.
     """
-    if isinstance(given, str) and given in _NAMED:
-        given = _NAMED[given]
-    if given is None or (isinstance(given, AutomaticMixedPrecision) and not given.enabled):
+    if given is None or given == "float32" or (_is_description(given) and not given.enabled):
         return PrecisionSettings(None, None)
-    if not isinstance(given, AutomaticMixedPrecision):
-        options = ", ".join(f"'{name}'" for name in _NAMED)
+    if isinstance(given, str) and given in _NAMES:
+        from descend.graph import AutomaticMixedPrecision
+
+        given = AutomaticMixedPrecision(enabled=True, format=given)
+    if not _is_description(given):
+        options = ", ".join(f"'{name}'" for name in _NAMES)
         raise ConfigurationError(
             f"precision must be one of {options}, or a descend.AutomaticMixedPrecision, got {given!r}"
-            f"{nearest(str(given), _NAMED)}"
+            f"{nearest(str(given), _NAMES)}"
         )
     if given.format == "bfloat16":
         return PrecisionSettings(torch.bfloat16, None)

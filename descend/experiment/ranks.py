@@ -23,8 +23,7 @@ from descend.data.nested_fields import digest_of
 from descend.errors import ConfigurationError, DescendError, warn
 from descend.runtime.dtensor import copy_into, full_tensor, is_sharded, mesh_size
 from descend.torch_private import reset_reducer
-from descend.train import KFAC
-from descend.train.optimizers.zero import ZeroRedundancyOptimizer
+from descend.train.optional_classes import is_kfac, is_sharded_optimizer
 from descend.train.strategies.fsdp import require_fsdp, reshard
 
 if TYPE_CHECKING:
@@ -201,9 +200,9 @@ def _check_shards(run: Run) -> None:
     ranks = run.communicator.world_size
     if (size := mesh_size(shard)) != ranks:
         problems.append(f"its mesh has {size} ranks, and {ranks} train it; let the mesh hold all of them")
-    if isinstance(run.optimizer, ZeroRedundancyOptimizer):
+    if is_sharded_optimizer(run.optimizer):
         problems.append("shard_optimizer=True: the optimizer's state is sharded as the weights are; leave it out")
-    if isinstance(run.config.algorithm, KFAC):
+    if is_kfac(run.config.algorithm):
         problems.append("K-FAC needs the whole weights and gradients of each layer")
     if run.precision.checks_for_overflow:
         problems.append("precision='float16' scales the loss, which each rank would do for itself; take 'bfloat16'")

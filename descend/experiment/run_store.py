@@ -20,11 +20,9 @@ from descend.exit_codes import exit_code
 from descend.experiment.best import monitored_metric
 from descend.experiment.checkpoint import capture, load, restore, tensors_of
 from descend.experiment.ranks import scratch_directory
-from descend.experiment.run_page.write import write_after_run
-from descend.graph import Plan
+from descend.lazy_names import instance_check
 from descend.runtime import CheckpointManager, Communicator, RunDirectory, SaveRequest, require_storable
 from descend.runtime.determinism import arithmetic_settings
-from descend.runtime.sharded_save import stage_shards
 from descend.train.store import RunStore
 from descend.version import __version__
 
@@ -32,9 +30,14 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Generator, Sequence
 
+    from typing_extensions import TypeIs
+
+    from descend.graph import Plan
     from descend.train.run import Run
 
 __all__ = ["DirectoryStore", "NoFiles", "facts_of", "logging_to"]
+
+_is_plan: Callable[[object], TypeIs[Plan]] = instance_check("descend.graph.plan", "Plan")
 
 
 class NoFiles(RunStore):
@@ -180,7 +183,9 @@ class DirectoryStore(NoFiles):
             }
             self._files.note_end({"reason": run.state.end, **end, "step": run.state.step, **saves})
             plan = getattr(run.task.module, "plan", None)
-            write_after_run(self._files.path, self._files.log, plan if isinstance(plan, Plan) else None)
+            from descend.experiment.run_page.write import write_after_run
+
+            write_after_run(self._files.path, self._files.log, plan if _is_plan(plan) else None)
 
     # ---- rows and checkpoints
 
@@ -205,6 +210,8 @@ class DirectoryStore(NoFiles):
             return None
         if run.strategy.is_sharded:
             self._communicator.on_rank_zero(self._wait_for_shards)
+        from descend.runtime.sharded_save import stage_shards
+
         snapshot = stage_shards(capture(run), run.communicator, self.directory / "checkpoints")
 
         def write() -> tuple[str, float]:

@@ -29,10 +29,9 @@ from descend.leniency import Deviation, refused
 from descend.runtime import STOPPED, SaveRequest, SignalHandler, newest_checkpoint
 from descend.runtime.dtensor import full_tensor
 from descend.runtime.seeds import forked_rng
-from descend.train import LTFB, Event, ExecutionContext, Mode
+from descend.train import Event, ExecutionContext, Mode
 from descend.train.evaluation import evaluate, leave_averages
-from descend.train.population.exchange import STATE
-from descend.train.population.runner import check_mutation
+from descend.train.optional_classes import is_ltfb
 from descend.train.transforms.check_finite import CheckFinite
 from descend.train.views import announced
 
@@ -165,7 +164,9 @@ def check_exchange(run: Run) -> None:
         ConfigurationError: a model that was taken over cannot be changed in the way that was asked for.
     """
     algorithm = run.config.algorithm
-    if isinstance(algorithm, LTFB):
+    if is_ltfb(algorithm):
+        from descend.train.population.runner import check_mutation
+
         strategy: Any = algorithm.strategy
         check_mutation(strategy.mutation_strategy, run.optimizer, run.task, run.callbacks.all)
 
@@ -249,6 +250,8 @@ def begin_or_resume(run: Run, checkpoint: Path | None) -> None:
 
 def _resume(run: Run, checkpoint: Path) -> None:
     """Bring the run to where a checkpoint stands, and show what is different now."""
+    from descend.train.population.exchange import STATE
+
     saved, store = load(checkpoint, run), run.store
     with as_storage_error(checkpoint):
         form = saved.parts.get("algorithm", {}).get(STATE, {}).get("form")

@@ -1,21 +1,27 @@
 """The execution context of a process: device, ranks, seeds, signals, the run directory and its checkpoints."""
 
-from descend.runtime.checkpoint import (
-    good_checkpoints,
-    newest_checkpoint,
-    read_state,
-    read_weights,
-    save_checkpoint,
-    verify,
-)
-from descend.runtime.checkpoint_manager import STOPPED, CheckpointManager, SaveRequest, Snapshot
-from descend.runtime.communicator import Communicator
+from typing import TYPE_CHECKING
+
+from descend.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from descend.runtime.checkpoint import (
+        good_checkpoints,
+        newest_checkpoint,
+        read_state,
+        read_weights,
+        save_checkpoint,
+        verify,
+    )
+    from descend.runtime.checkpoint_manager import STOPPED, CheckpointManager, SaveRequest, Snapshot
+    from descend.runtime.communicator import Communicator
+    from descend.runtime.run_directory import RunDirectory, read_rows, stored_seed, write_beside
+    from descend.runtime.safetensors_io import require_storable
+    from descend.runtime.seeds import generator, seed_evaluation, seed_of, seed_step
+    from descend.runtime.signals import Interrupted, SignalHandler
+
 from descend.runtime.optimizer_state import flatten, optimizer_state, restore_optimizer, unflatten
 from descend.runtime.process_group import process_group, within_trainer
-from descend.runtime.run_directory import RunDirectory, read_rows, stored_seed, write_beside
-from descend.runtime.safetensors_io import require_storable
-from descend.runtime.seeds import generator, seed_evaluation, seed_of, seed_step
-from descend.runtime.signals import Interrupted, SignalHandler
 
 __all__ = [
     "STOPPED",
@@ -47,3 +53,23 @@ __all__ = [
     "within_trainer",
     "write_beside",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "checkpoint": (
+            "good_checkpoints",
+            "newest_checkpoint",
+            "read_state",
+            "read_weights",
+            "save_checkpoint",
+            "verify",
+        ),
+        "checkpoint_manager": ("STOPPED", "CheckpointManager", "SaveRequest", "Snapshot"),
+        "communicator": ("Communicator",),
+        "run_directory": ("RunDirectory", "read_rows", "stored_seed", "write_beside"),
+        "safetensors_io": ("require_storable",),
+        "seeds": ("generator", "seed_evaluation", "seed_of", "seed_step"),
+        "signals": ("Interrupted", "SignalHandler"),
+    },
+)

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from descend.optim import Optimizer, Rule
-from descend.optim.engine.evaluation import averages
 from descend.runtime import seed_evaluation
 from descend.runtime.seeds import forked_rng
 from descend.train.events import EvaluationView, Event, StepView
 from descend.train.interruption import interruptible, raise_if_stop_requested
 from descend.train.memory import retry_on_oom
 from descend.train.objective import Totals
-from descend.train.optimizers.phased import PhasedOptimizer
-from descend.train.optimizers.zero import ZeroRedundancyOptimizer
+from descend.train.optional_classes import is_own_optimizer, is_phased_optimizer, is_rule, is_sharded_optimizer
 from descend.train.progress import Mode
 
 if TYPE_CHECKING:
@@ -62,14 +59,19 @@ def evaluate(run: Run, mode: Mode) -> dict[str, float]:
 
 def averaged(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
     """Within this block parameters are those to evaluate, where the optimizer's rule trains at another point."""
-    has_it = isinstance(optimizer, (Optimizer, ZeroRedundancyOptimizer, PhasedOptimizer))
-    return optimizer.averaged() if has_it else contextlib.nullcontext()
+    if is_own_optimizer(optimizer) or is_sharded_optimizer(optimizer) or is_phased_optimizer(optimizer):
+        return optimizer.averaged()
+    return contextlib.nullcontext()
 
 
 def leave_averages(optimizer: torch.optim.Optimizer) -> None:
     """Put the parameters to evaluate in place for good, where the optimizer's rule trains at another point."""
-    rules = [group.get("rule") for group in optimizer.param_groups]
-    if not any(isinstance(rule, Rule) and averages(rule) for rule in rules):
+    rules = [rule for group in optimizer.param_groups if is_rule(rule := group.get("rule"))]
+    if not rules:
+        return
+    from descend.optim.engine.evaluation import averages
+
+    if not any(averages(rule) for rule in rules):
         return
     with averaged(optimizer):
         kept = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]

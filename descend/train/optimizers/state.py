@@ -8,7 +8,7 @@ import torch
 
 from descend.runtime import optimizer_state, restore_optimizer
 from descend.runtime.dtensor import full_tensor, is_sharded, shard_like
-from descend.train.optimizers.zero import ZeroRedundancyOptimizer
+from descend.train.optional_classes import is_sharded_optimizer
 from descend.train.param_groups import split_groups
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class OptimizerState:
     def state_dict(self) -> dict[str, Any]:
         """See `descend.runtime.optimizer_state`; on ranks other than zero, some entries may be missing."""
         state = optimizer_state(self._optimizer, self._names)
-        if isinstance(self._optimizer, ZeroRedundancyOptimizer):
+        if is_sharded_optimizer(self._optimizer):
             state = self._optimizer.consolidate(state)
         return state
 
@@ -48,7 +48,7 @@ class OptimizerState:
             split_groups(
                 self._optimizer, [self._parameters[name] for name in group["weights"] if name in self._parameters]
             )
-        if isinstance(self._optimizer, ZeroRedundancyOptimizer):
+        if is_sharded_optimizer(self._optimizer):
             state_dict = self._optimizer.local_part(state_dict)
         restore_optimizer(self._optimizer, self._names, self._sharded(state_dict))
 

@@ -1,0 +1,31 @@
+"""Whether a value is of a class that most runs do without; asking imports none of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from descend.lazy_names import instance_check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import TypeIs
+
+    from descend.optim import Optimizer, Rule
+    from descend.train.optimizers.phased import PhasedOptimizer
+    from descend.train.optimizers.zero import ZeroRedundancyOptimizer
+    from descend.train.population.ltfb import LTFB
+    from descend.train.transforms.kfac import KFAC
+
+__all__ = ["is_kfac", "is_ltfb", "is_own_optimizer", "is_phased_optimizer", "is_rule", "is_sharded_optimizer"]
+
+is_kfac: Callable[[object], TypeIs[KFAC]] = instance_check("descend.train.transforms.kfac", "KFAC")
+is_ltfb: Callable[[object], TypeIs[LTFB]] = instance_check("descend.train.population.ltfb", "LTFB")
+is_own_optimizer: Callable[[object], TypeIs[Optimizer]] = instance_check("descend.optim.optimizer", "Optimizer")
+is_phased_optimizer: Callable[[object], TypeIs[PhasedOptimizer]] = instance_check(
+    "descend.train.optimizers.phased", "PhasedOptimizer"
+)
+is_rule: Callable[[object], TypeIs[Rule]] = instance_check("descend.optim.rules.base", "Rule")
+is_sharded_optimizer: Callable[[object], TypeIs[ZeroRedundancyOptimizer]] = instance_check(
+    "descend.train.optimizers.zero", "ZeroRedundancyOptimizer"
+)

@@ -1,0 +1,107 @@
+"""Packages import what is used: their tables are true, and a plain `fit` leaves out what it does not need."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from descend.lazy_names import instance_check, lazy_names
+
+PACKAGE = Path(__file__).parent.parent / "descend"
+
+
+def table_of(tree: ast.Module) -> dict[str, tuple[str, ...]] | None:
+    """The table that a package gives to `lazy_names`."""
+    for node in tree.body:
+        call = node.value if isinstance(node, ast.Assign) else None
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "lazy_names":
+            return ast.literal_eval(call.args[1])
+    return None
+
+
+TABLES = {
+    ".".join(path.parent.relative_to(PACKAGE.parent).parts): (tree, table)
+    for path in sorted(PACKAGE.rglob("__init__.py"))
+    if (table := table_of(tree := ast.parse(path.read_text()))) is not None
+}
+
+
+@pytest.mark.parametrize("package", TABLES)
+def test_the_table_and_the_imports_for_the_type_checker_are_equal(package: str):
+    tree, table = TABLES[package]
+    shown: dict[str, list[str]] = {}
+    for block in tree.body:
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":
+            for node in block.body:
+                assert isinstance(node, ast.ImportFrom)
+                names = [ast.unparse(alias) for alias in node.names]
+                shown.setdefault((node.module or "").removeprefix(f"{package}."), []).extend(names)
+    assert {module: sorted(names) for module, names in table.items()} == {
+        m: sorted(names) for m, names in shown.items()
+    }
+
+
+@pytest.mark.parametrize("package", TABLES)
+def test_every_listed_name_is_there_and_none_is_a_module_of_the_package(package: str):
+    _, table = TABLES[package]
+    here = importlib.import_module(package)
+    offered = [name.partition(" as ")[2] or name for names in table.values() for name in names]
+    folder = PACKAGE.parent / package.replace(".", "/")
+    assert len(set(offered)) == len(offered)
+    assert [name for name in offered if (folder / f"{name}.py").exists() or (folder / name).is_dir()] == []
+    assert [name for name in (*offered, *here.__all__) if name not in dir(here) or not hasattr(here, name)] == []
+    assert set(offered) <= set(here.__all__)
+
+
+def test_an_unknown_name_of_a_package_is_refused_as_python_does():
+    with pytest.raises(AttributeError, match=r"module 'descend\.data' has no attribute 'raed'"):
+        _ = importlib.import_module("descend.data").raed
+
+
+def test_a_name_is_fetched_once_and_may_be_offered_under_another_name(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "made", type(sys)("made"))
+    monkeypatch.setitem(sys.modules, "made.part", part := type(sys)("made.part"))
+    vars(part).update(one=1)
+    fetch, listed = lazy_names("made", {"part": ("one as first",)})
+    assert "first" in listed()
+    assert fetch("first") == 1
+    assert vars(sys.modules["made"])["first"] == 1  # Python asks no more
+    with pytest.raises(AttributeError):
+        fetch("one")
+
+
+def test_nothing_is_an_instance_of_a_class_that_was_not_imported(monkeypatch: pytest.MonkeyPatch):
+    check = instance_check("made_later", "Kind")
+    assert not check(1)
+    monkeypatch.setitem(sys.modules, "made_later", later := type(sys)("made_later"))
+    assert not check(1)  # the module is being imported
+    vars(later).update(Kind=int)
+    assert check(True)
+    assert not check("1")
+
+
+# What only other runs need: graphs and their text, optimizers of ours, readers of files, pages, populations.
+LEFT_OUT = """
+descend.graph descend.lower descend.optim descend.pages descend.experiment.text descend.experiment.check
+descend.experiment.run_page descend.data.files descend.data.readers descend.data.description descend.data.transforms
+descend.train.population.runner descend.train.optimizers.zero descend.train.strategies.zero descend.callbacks.loggers
+jinja2 google.protobuf safetensors.torch typer rich pyarrow pydantic
+"""
+
+
+def test_a_plain_fit_imports_only_what_it_needs():
+    code = """
+import sys, functools, torch, descend
+x, y = torch.randn(16, 4), torch.randint(0, 3, (16,))
+how = {"optimizer": functools.partial(torch.optim.SGD, lr=0.1), "batch_size": 4, "stop": descend.Epochs(2)}
+descend.fit(torch.nn.Linear(4, 3), torch.nn.CrossEntropyLoss(), (x, y), valid=(x, y), **how)
+print(*sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "descend.experiment.build_fit" in loaded
+    assert [name for name in LEFT_OUT.split() if name in loaded] == []
