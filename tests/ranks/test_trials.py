@@ -68,6 +68,7 @@ def test_a_rank_that_does_not_come_is_named(missing, tmp_path):
     check_codes(ended, 6)
     for rank in ended:
         assert f"error: rank {missing} of 3 did not connect" in rank.err
+        assert "within 4 seconds" in rank.err
 
 
 def launched(folder, *words, **more):
