@@ -7,8 +7,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := -m pip install --disable-pip-version-check --quiet
 
-# The oldest torch that pyproject.toml admits, in an environment of its own. TORCH_OLDEST_OPTIONS is for pip, such as an
-# index with a CPU build; the plain file needs CUDA's libraries, 4.1 GB in all, even where there is no GPU.
+# The oldest torch that pyproject.toml admits, in an environment of its own, whose other packages are those of VENV.
+# TORCH_OLDEST_OPTIONS is for pip, such as an index with a CPU build; the plain file needs CUDA's libraries, 4.1 GB in
+# all, even where there is no GPU.
 OLDEST               ?= .venv-oldest
 TORCH_OLDEST         := 2.11.0
 TORCH_OLDEST_OPTIONS ?=
@@ -39,11 +40,22 @@ $(VENV)/tools: $(VENV)/package
 	@$(BIN)/python $(PIP) --constraint constraints.txt --editable ".[dev]"
 	@touch $@
 
-$(OLDEST)/tools: pyproject.toml
+# All of it in one go, for CI: every install of the package builds it anew, with tools that are fetched for that.
+$(VENV)/everything: pyproject.toml hatch_build.py constraints.txt $(wildcard descend/graph/schema/*.proto)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing torch, descend and all tools into $(VENV)"
+	@$(BIN)/python $(PIP) --constraint constraints.txt "torch==2.13.0" --editable ".[dev,docs]"
+	@touch $(VENV)/package $(VENV)/tools $(VENV)/docs-tools $@
+
+$(OLDEST)/torch:
 	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
-	@echo "installing torch $(TORCH_OLDEST) and descend into $(OLDEST)"
+	@echo "installing torch $(TORCH_OLDEST) into $(OLDEST)"
 	@$(OLDEST)/bin/python $(PIP) --no-cache-dir $(TORCH_OLDEST_OPTIONS) "torch==$(TORCH_OLDEST)"
-	@$(OLDEST)/bin/python $(PIP) "torch==$(TORCH_OLDEST)" --editable ".[dev]"
+	@touch $@
+
+$(OLDEST)/tools: $(OLDEST)/torch $(VENV)/tools
+	@$(OLDEST)/bin/python -c 'import site, sys; open(site.getsitepackages()[0] + "/others.pth", "w").write("\n".join(sys.argv[1:]))' \
+		"$(CURDIR)" "$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')"
 	@touch $@
 
 demo: $(VENV)/package

@@ -48,9 +48,10 @@ def compare(ranks, names, alone, tolerance=1e-12):
 
 
 @pytest.mark.slow(seconds=20)
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_any_number_of_ranks_gives_what_one_gives(ranks, tmp_path):
-    check(ranks, list(CASES), tmp_path)
+@pytest.mark.parametrize(("ranks", "cases"), [(2, slice(0, None, 2)), (3, slice(None)), (4, slice(1, None, 2))])
+def test_any_number_of_ranks_gives_what_one_gives(ranks, cases, tmp_path):
+    """Every case on three ranks, which share no mini-batch evenly, and on either two or four."""
+    check(ranks, list(CASES)[cases], tmp_path)
 
 
 @pytest.mark.slow

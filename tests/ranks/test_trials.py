@@ -12,6 +12,7 @@ import pytest
 import torch
 from ranks.cases import data, fit
 from ranks.start import TESTS, begin, end, start
+from ranks.trials import SGD
 
 import descend
 from descend.runtime import newest_checkpoint, verify
@@ -67,6 +68,7 @@ def test_a_rank_that_does_not_come_is_named(missing, tmp_path):
     check_codes(ended, 6)
     for rank in ended:
         assert f"error: rank {missing} of 3 did not connect" in rank.err
+        assert "within 4 seconds" in rank.err
 
 
 def launched(folder, *words, **more):
@@ -86,7 +88,7 @@ def test_a_launcher_starts_ranks_again_which_go_on_from_their_checkpoint(tmp_pat
     out = process.communicate(timeout=200)[0]
     assert process.returncode == 0, out
     assert (tmp_path / "killed").exists()
-    whole = fit(some=data(40), batch_size=5, stop=descend.Epochs(2))
+    whole = fit(some=data(40), optimizer=SGD, batch_size=5, stop=descend.Epochs(2))
     found = ast.literal_eval((tmp_path / "weights").read_text())
     for values, expected in zip(found, whole.weights.values(), strict=True):
         torch.testing.assert_close(torch.tensor(values, dtype=torch.float64), expected, rtol=1e-12, atol=1e-12)

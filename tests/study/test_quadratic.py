@@ -70,7 +70,7 @@ def test_other_rules_are_refused():
         study(3, {"a": Arm("Adam", {"lr": RATES})}, batch_sizes=(4,), steps=(30,), searches=1, trials=4)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=60)
 @pytest.mark.timeout(900)
 def test_the_known_answer_is_recovered_within_its_intervals():
     """In at least 90 of 100 repeats: the critical batch size, and the steps at each batch size."""
@@ -88,7 +88,7 @@ def test_the_known_answer_is_recovered_within_its_intervals():
     assert min(steps_held.values()) >= 90, steps_held
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=15)
 def test_one_thing_under_two_names_is_not_ranked():
     """Also with ranges that differ by nothing that matters, so that the two arms run other trials."""
     arms = {"a": Arm("SGD", {"lr": log(0.02, 1.9)}), "b": Arm("SGD", {"lr": log(0.021, 1.85)})}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,7 @@ def steps_to_target(
         and never replaced by the budget.
     """
     same_length(steps=steps, values=values)
-    if any(b <= a for a, b in itertools.pairwise(steps)):
+    if any(map(operator.ge, steps, itertools.islice(steps, 1, None))):
         raise ConfigurationError("steps of evaluations must rise")
     if consecutive < 1:
         raise ConfigurationError(f"consecutive is {consecutive!r}; expected at least 1")

@@ -156,7 +156,11 @@ def winner(study: Study, cell: Cell, records: Mapping[str, Record]) -> Trial | N
     search = _search(study, cell)
     if any(trial.id not in records for trial in search):
         return None
-    ranked = _best_first(study, search, records)
+    return _best_of(study, cell, records, _best_first(study, search, records))
+
+
+def _best_of(study: Study, cell: Cell, records: Mapping[str, Record], ranked: Sequence[Trial]) -> Trial | None:
+    """The winner of a finished search, whose trials are ranked; None as long as the shortlist is not finished."""
     if not ranked:
         return None
     if study.shortlist == 1 or not study.shortlist_seeds:
@@ -181,7 +185,7 @@ def needed(study: Study, cell: Cell, records: Mapping[str, Record]) -> Iterator[
     ranked = _best_first(study, search, records)
     if ranked and study.shortlist > 1 and study.shortlist_seeds:
         yield from _repeats(study, cell, "shortlist", ranked[: study.shortlist], study.shortlist_seeds)
-    if (best := winner(study, cell, records)) is not None:
+    if (best := _best_of(study, cell, records, ranked)) is not None:
         yield from _repeats(study, cell, "confirmation", [best], study.confirmation_seeds)
 
 
