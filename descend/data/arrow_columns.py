@@ -155,14 +155,14 @@ class Column:
             if (np.diff(_lengths(inner), prepend=longest) != 0).any():
                 raise ValueError(f"lists within '{self.name}' must have {longest} entries each")
             inner = _flat(inner)
-        flat = _numbers(inner, self.dtype).reshape(-1, *shape)
+        flat = _numbers(inner, self.dtype).reshape(int(lengths.sum()), *shape)
         longest = self.shape[0]
         if not self.ragged:
             if (lengths != longest).any():
                 raise ValueError(
                     f"lists in '{self.name}' must have {longest} entries, got {lengths.min()} to {lengths.max()}"
                 )
-            return {self.name: flat.reshape(-1, *self.shape)}
+            return {self.name: flat.reshape(len(lengths), *self.shape)}
         padded = np.zeros((len(lengths), *self.shape), flat.dtype)
         column = np.arange(longest)
         kept = np.minimum(lengths, longest)

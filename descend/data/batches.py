@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from descend.data.freed_memory import bytes_of, return_freed
 from descend.data.order import order
 from descend.data.prefetch import prefetched
 from descend.data.samplers import checked_ids
@@ -183,6 +184,7 @@ class Batches:
         self.sampler = sampler
         self._stream = stream
         self._close = close
+        self._batch_bytes = 0  # of the first batch that was read, and few are larger
         if self.num_samples == 0:
             raise DataError(
                 f"{len(reader):,} samples with batch_size={batch_size:,} and drop_last=True leave no step in an epoch: "
@@ -248,7 +250,10 @@ class Batches:
         """
         first = start_step * self.batch_size if start_sample is None else start_sample
         batches = self._batches(epoch, start_step, first)
-        return prefetched(batches, self.ahead) if self.ahead else batches
+        try:
+            yield from prefetched(batches, self.ahead) if self.ahead else batches
+        finally:
+            return_freed(self._batch_bytes)
 
     def share_of(self, epoch: int, step: int) -> RankSlice:
         """The samples that this rank reads for one step of an epoch."""
@@ -268,12 +273,16 @@ class Batches:
         if self._stream is None:
             read = self.reader.read
             for part in shares:
-                yield Batch(read(part.ids, epoch), *part)
+                yield self._measured(Batch(read(part.ids, epoch), *part))
             return
         for_batches, for_reading = tee(shares)
         with closing(self._stream(for_reading)) as rows:
             for part, (fields, ids) in zip(for_batches, rows, strict=True):
-                yield Batch(fields, ids, *part[1:])
+                yield self._measured(Batch(fields, ids, *part[1:]))
+
+    def _measured(self, batch: Batch) -> Batch:
+        self._batch_bytes = self._batch_bytes or bytes_of(batch.fields)
+        return batch
 
     def _shares(self, epoch: int, step: int, start_sample: int) -> Generator[RankSlice, None, None]:
         """What this rank reads, step after step."""

@@ -43,6 +43,18 @@ _COMPRESSED = (
     (b"7z\xbc\xaf", "7-Zip"),
     (b"Rar!", "RAR"),
 )
+_LFS = b"version https://git-lfs.github.com/spec/"
+_HTML = (b"<!doctype html", b"<html")
+_REFUSED = {
+    ".xlsx": "is a workbook: save its sheet as CSV",
+    ".xls": "is a workbook: save its sheet as CSV",
+    ".ods": "is a workbook: save its sheet as CSV",
+    ".zip": "is a zip archive: unpack it",
+    ".pkl": "holds pickled objects, and reading them would run code: save arrays as .npz, tables as Parquet",
+    ".pickle": "holds pickled objects, and reading them would run code: save arrays as .npz, tables as Parquet",
+    ".pt": "holds pickled objects, and reading them would run code: save tensors as safetensors",
+    ".pth": "holds pickled objects, and reading them would run code: save tensors as safetensors",
+}
 _TFRECORD_GZIP = 1032  # gzip expands no more
 _READ_AT_ONCE = 1024  # samples, where only one field of them is wanted
 
@@ -166,6 +178,7 @@ def format_of(path: Path) -> FileFormat:
     begin, ending, formats = head(path), _ending(path), file_formats()
     if not begin:
         raise DataError(f"{path} is empty")
+    _check_data(path, begin)
     for one in formats:
         if one.recognizes and one.recognizes(begin):
             return one
@@ -184,6 +197,16 @@ def format_of(path: Path) -> FileFormat:
         f"{path} is of no known format: it begins with the bytes {begin[:8].hex(' ')}, and the known endings are "
         f"{', '.join(known)}{nearest(ending, known)}"
     )
+
+
+def _check_data(path: Path, begin: bytes) -> None:
+    """Check that a file is none that stands for data, and none that has to be saved in another form."""
+    if begin.startswith(_LFS):
+        raise DataError(f"{path} is a pointer to a file that Git LFS has: fetch it by `git lfs pull`")
+    if begin.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_HTML):
+        raise DataError(f"{path} is a page of HTML, which a server may have sent in place of the file: fetch it again")
+    if (why := _REFUSED.get(_ending(path))) is not None and begin.startswith((b"PK", b"\xd0\xcf\x11\xe0", b"\x80")):
+        raise DataError(f"{path} {why}")
 
 
 def _is_tfrecord(path: Path) -> bool:

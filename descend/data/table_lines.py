@@ -1,19 +1,27 @@
-"""Lines of a table of text that are no rows of it: comments, and Excel's first line `sep=;`.
+"""Tables of text that have more than rows, or blanks around cells: a copy is parsed in place of the file.
 
-A copy without them is parsed in place of the file. It is in UTF-8; bytes of such a file that are none stay as they are.
+It is without comments and Excel's first line `sep=;`, and has one separator between cells. It is in UTF-8; bytes of
+such a file that are none stay as they are.
 """
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import re
 import tempfile
 import weakref
 from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 from descend.data.expansion import opened
 from descend.data.paths import head
+from descend.data.table_layout import BEFORE_NAMES, BLANKS, lacks_a_name, split_by_blanks
+from descend.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["TableCopy", "excel_separator"]
 
@@ -35,28 +43,71 @@ class TableCopy:
         encoding: Of the file.
         comment: What lines begin with that are left out; None keeps all.
         quote: A line within a cell that is quoted by this is kept.
+        between: What is between cells, with blanks around it that are left out: a separator, or `BLANKS` for runs of
+            them, in whose place the copy has tabs. None copies lines as they are.
 
     Attributes:
         path: Of the copy.
+
+    Raises:
+        DataError: a row that has to be written again is too long.
     """
 
-    def __init__(self, path: Path, encoding: str, comment: str | None, quote: str) -> None:
+    def __init__(self, path: Path, encoding: str, comment: str | None, quote: str, between: str | None = None) -> None:
         handle, name = tempfile.mkstemp(prefix="descend-lines-", suffix=path.name.removesuffix(".gz")[-20:])
         self.path = Path(name)
         weakref.finalize(self, self.path.unlink, missing_ok=True)
-        skipped = excel_separator(path) is not None
         is_utf8 = encoding.replace("_", "-").lower() in ("utf-8", "utf8")
         name, errors = ("utf-8-sig", "surrogateescape") if is_utf8 else (encoding, "replace")
         with (
             io.TextIOWrapper(opened(path), encoding=name, errors=errors, newline="") as file,
             os.fdopen(handle, "w", encoding="utf-8", errors=errors, newline="") as copy,
         ):
-            begins, inside, left_out = True, False, skipped
-            while part := file.readline(_AT_ONCE):
-                if begins and not inside and not left_out:
-                    left_out = comment is not None and part.startswith(comment)
-                if not left_out:
-                    copy.write(part)
-                    inside ^= part.count(quote) % 2 == 1
-                begins = part.endswith(("\n", "\r"))
-                left_out = left_out and not begins
+            lines = _kept(file, comment, quote, excel_separator(path) is not None)
+            if between is None:
+                copy.writelines(lines)
+            else:
+                separator = "\t" if between == BLANKS else between
+                written = csv.writer(copy, delimiter=separator, quotechar=quote, lineterminator="\n")
+                written.writerows(_cells(lines, between, quote, path))
+
+
+def _kept(file: TextIO, comment: str | None, quote: str, without_first: bool) -> Iterator[str]:
+    """Lines, or parts of long ones, that are no comments."""
+    begins, inside, left_out = True, False, without_first
+    while part := file.readline(_AT_ONCE):
+        if begins and not inside and not left_out:
+            left_out = comment is not None and part.startswith(comment)
+        if not left_out:
+            yield part
+            inside ^= part.count(quote) % 2 == 1
+        begins = part.endswith(("\n", "\r"))
+        left_out = left_out and not begins
+
+
+def _cells(lines: Iterator[str], between: str, quote: str, path: Path) -> Iterator[list[str]]:
+    """The cells of each row, without blanks around them."""
+
+    def whole() -> Iterator[str]:
+        for line in lines:
+            if len(line) >= _AT_ONCE and not line.endswith("\n"):
+                raise DataError(f"{path} has a line of more than {_AT_ONCE:,} characters; is this a table of text?")
+            yield line
+
+    try:
+        if between == BLANKS:
+            some = (line for line in whole() if line.strip())
+            rows = (
+                split_by_blanks(line if n else line.removeprefix(BEFORE_NAMES), quote) for n, line in enumerate(some)
+            )
+        else:
+            read = csv.reader(whole(), delimiter=between, quotechar=quote, skipinitialspace=True)
+            rows = ([cell.strip() for cell in cells] for cells in read if cells)
+        first, second = next(rows, None), next(rows, None)
+        if first is not None:
+            yield first if second is None or not lacks_a_name(first, second) else ["", *first]
+        if second is not None:
+            yield second
+        yield from rows
+    except csv.Error as error:
+        raise DataError(f"{path} cannot be read: {error}") from error

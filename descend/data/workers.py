@@ -17,12 +17,13 @@ import signal
 import time
 import weakref
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import reduction, resource_tracker
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
+from descend.data.freed_memory import bytes_of, return_freed
 from descend.data.shared_slots import SlotReader, SlotWriter
 from descend.errors import ConfigurationError, DataError, DescendError
 
@@ -108,6 +109,9 @@ class Pool:
                 under_way.append(worker)
         while under_way:
             yield self._receive(under_way.popleft())
+        for worker in self._workers:
+            with suppress(OSError):  # it is dead, as the next task will find
+                worker.pipe.send(None)
 
     def close(self) -> None:
         """End all processes; those that hang are killed."""
@@ -236,19 +240,26 @@ def _serve(
         sample.value = i
 
     slots = SlotWriter()
+    batch_bytes = 0
     while True:
         try:
-            ids, epoch, freed = pipe.recv()
+            task = pipe.recv()
         except (EOFError, OSError):
             return
+        if task is None:  # the end of an epoch
+            return_freed(batch_bytes)
+            continue
+        ids, epoch, freed = task
         descriptor = None
         rows = _read(pipeline, ids, epoch, begin)
         if isinstance(rows, _Failure):
             slots.free(freed)
             answer: Any = rows
         else:
+            batch_bytes = max(batch_bytes, bytes_of(rows.fields))
             content, descriptor = slots.put(rows.fields, freed)
             answer = (content, rows.ids, rows.bad)
+        del rows  # a batch is not held while the next one is made
         try:
             pipe.send(answer)
             if descriptor is not None:

@@ -163,3 +163,22 @@ def test_other_compressed_files_are_refused_by_name(tmp_path, begin, name):
     (tmp_path / "a.csv").with_suffix(".csv." + name).write_bytes(begin * 10)
     with pytest.raises(DataError, match=f"is compressed by {name}"):
         read(tmp_path / f"a.csv.{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.parquet", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull"),
+        ("a.csv", b"\n<!DOCTYPE html>\n<html></html>", "is a page of HTML"),
+        ("a.csv", b"<html lang='en'>", "is a page of HTML"),
+        ("a.xlsx", b"PK\x03\x04" + bytes(100), "is a workbook: save its sheet as CSV"),
+        ("a.csv.zip", b"PK\x03\x04" + bytes(100), "is a zip archive: unpack it"),
+        ("a.pkl", b"\x80\x05\x95" + bytes(100), "reading them would run code"),
+        ("a.pt", b"PK\x03\x04" + bytes(100), "save tensors as safetensors"),
+    ],
+)
+def test_files_that_stand_for_data_or_need_another_form(tmp_path, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    text = refusal(tmp_path / name)
+    assert words in text
+    assert name in text

@@ -1,8 +1,12 @@
 """Tables of text: comma-separated values and their relatives, plain or compressed by gzip. A field for each column.
 
-separator   "," unless another of ; tab | is commoner in the first line; a tab for the ending .tsv
+separator   "," unless another of ; tab | is commoner in the first line; a tab for the ending .tsv; runs of blanks where
+            these make columns of numbers, see `descend.data.table_layout`, or separator=" "
+blanks      a space behind each separator, and one before it, is no part of a cell where the first line has them
 header      the first row has names, unless one of its cells is a number; without names columns are "0", "1", ...
-names       a column without a name between others that have one is left out: pandas writes its row numbers so
+names       a column without a name between others that have one is left out: pandas writes its row numbers so; as is
+            the first one where the first row has a cell less than the others, as R writes names of rows
+            a # before the names, which NumPy's `savetxt` writes, is no part of the first one
 types       integers, floats, booleans, times, else text; a missing number is NaN: an empty cell, NA, ?, -, . and such
 decimals    1,5 is a number where cells are not separated by commas, the first rows have such cells and none like 1.5
 thousands   1,234.5 and 12,345,678 are numbers where all cells of a column are, in files of up to 256 MiB
@@ -29,6 +33,17 @@ from descend.data.expansion import is_gzip, opened
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
 from descend.data.paths import head
+from descend.data.table_layout import (
+    BEFORE_NAMES,
+    BLANKS,
+    SEPARATORS,
+    are_padded,
+    are_separated_by_blanks,
+    is_any_number,
+    is_table,
+    lacks_a_name,
+    separator_by_commas,
+)
 from descend.data.table_lines import TableCopy, excel_separator
 from descend.data.text_tables import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
 from descend.errors import ConfigurationError, DataError
@@ -38,11 +53,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from descend.data.bad_rows import Repaired
-from descend.data.file_format import FileSource, ReadOptions
+    from descend.data.file_format import FileSource, ReadOptions
 
 __all__ = ["FILE_FORMATS", "first_row", "is_header"]
 
-_SEPARATORS = ",;\t|"
 _QUOTE = '"'
 _FIRST_CELLS = 100
 _COMMENT = re.compile(rb"^(?:\xef\xbb\xbf)?#", re.MULTILINE)
@@ -70,14 +84,17 @@ def first_row(path: Path, separator: str | None, encoding: str = "utf-8", quote:
         if len(content) > BLOCK_BYTES:
             raise DataError(f"{path}: the first row is longer than {BLOCK_BYTES:,} bytes; is this a table of text?")
     if encoding.startswith("utf-8") and b"\0" in content:
-        raise DataError(f"{path}: the first row has a byte 0, so this is no table of text")
+        raise DataError(
+            f"{path}: the first row has a byte 0, so this is no table of text, or one in UTF-16 without its mark: "
+            "encoding='utf-16-le'"
+        )
     line = content.decode(encoding, errors="replace").lstrip("\ufeff").partition("\n")[0].rstrip("\r\ufffd")
     if quote not in line:
         line = line.partition("\r")[0]  # where rows end by it alone, the whole file is one line
     if separator is None:
         usual = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
-        separator = max(_SEPARATORS, key=lambda one: (line.count(one), one == usual)) if usual == "," else usual
-        separator = separator if separator in line else usual
+        separator = max(SEPARATORS, key=lambda one: (line.count(one), one == usual)) if usual == "," else usual
+        separator = separator_by_commas(line) or (separator if separator in line else usual)
     if not line.strip() and not _has_text(path):
         raise DataError(f"{path} has blank lines alone")
     if line.count(separator) >= MAX_COLUMNS:
@@ -95,7 +112,7 @@ def _has_text(path: Path) -> bool:
 
 def is_header(cells: Sequence[str]) -> bool:
     """Whether the first row has names: no cell is a number, and some are not empty."""
-    return any(cell.strip() for cell in cells) and not any(is_number(cell) for cell in cells)
+    return any(cell.strip() for cell in cells) and not any(map(is_any_number, cells))
 
 
 def _decimal_point(path: Path, separator: str, encoding: str) -> str:
@@ -114,10 +131,12 @@ def _parse(path: Path, options: ReadOptions) -> Iterable[Any]:
     quote = options.quote or _QUOTE
     separator, cells = first_row(path, options.separator, encoding, quote)
     header = is_header(cells) if options.header is None else options.header
-    names = None if header else [str(number) for number in range(len(cells))]
-    without, skipped = [number for number, cell in enumerate(cells) if not cell.strip()] if header else [], 0
-    if without and len(without) < len(cells):
+    if header and any("\ufffd" in cell for cell in cells):
+        raise DataError(f"{path}: names in the first row are not {encoding}; say its encoding=, such as 'latin-1'")
+    names, skipped = None if header else [str(number) for number in range(len(cells))], 0
+    if header and (cells[0].startswith(BEFORE_NAMES) or not all(cell.strip() for cell in cells)):
         # Names of our own, of which those that are kept are included.
+        cells[0] = cells[0].removeprefix(BEFORE_NAMES)
         names, skipped = [cell if cell.strip() else f"\0{number}" for number, cell in enumerate(cells)], 1
     settings = {
         "read_options": arrow_csv.ReadOptions(
@@ -161,6 +180,7 @@ def _with_numbers(table: Any, decimal: str) -> Any:
         if not arrow.types.is_string(field.type):
             continue
         cells = table.column(number)
+        _check_names_once(field.name, cells, missing)
         for some in (cells.slice(0, _FIRST_CELLS), cells):  # most columns of text show it soon
             absent = compute.is_in(some, value_set=missing)
             if not compute.all(compute.or_(absent, compute.match_substring_regex(some, form))).as_py():
@@ -172,6 +192,25 @@ def _with_numbers(table: Any, decimal: str) -> Any:
                 values = compute.if_else(compute.is_in(cells, value_set=missing), None, plain).cast(arrow.float64())
                 table = table.set_column(number, field.name, values)
     return table
+
+
+def _check_names_once(name: str, cells: Any, missing: Any) -> None:
+    """Check that a column of numbers is not one of text because names come again, as in files that were joined."""
+    arrow, compute = library("pyarrow", "a table of text"), library("pyarrow.compute", "a table of text")
+    again = compute.equal(cells, name)
+    if is_number(name) or not compute.any(again).as_py():
+        return
+    rows = compute.indices_nonzero(again)
+    rest = cells.filter(compute.and_(compute.invert(again), compute.invert(compute.is_in(cells, value_set=missing))))
+    if len(rest) and all(map(is_number, rest.slice(0, _FIRST_CELLS).to_pylist())):
+        try:
+            rest.cast(arrow.float64())
+        except arrow.ArrowInvalid:
+            return
+        raise ValueError(
+            f"row {rows[0].as_py():,} has the names of the columns again ('{name}'), as {len(rows):,} of the rows: "
+            f"remove them, or pass skip_bad={len(rows)}"
+        )
 
 
 def _open_csv(paths: Sequence[Path], options: ReadOptions) -> FileSource:
@@ -190,6 +229,31 @@ def _open_csv(paths: Sequence[Path], options: ReadOptions) -> FileSource:
     return samples_of_tables(tables, options)
 
 
+def _between(path: Path, encoding: str, quote: str, options: ReadOptions) -> str | None:
+    """What is between cells where blanks around it have to go; None: there are none, or they are parts of cells."""
+    if options.separator == BLANKS:
+        return BLANKS
+    with io.TextIOWrapper(opened(path), encoding=encoding, errors="replace", newline="") as file:
+        lines = file.read(_LOOKED_AT).lstrip("\ufeff").splitlines()
+    whole = lines[:-1][:_FIRST_CELLS] or lines
+    rows = [one for one in whole if one.strip() and not (options.comment and one.startswith(options.comment))]
+    if not rows or excel_separator(path) is not None:
+        return None
+    try:
+        if options.separator is None and are_separated_by_blanks(rows, quote):
+            return BLANKS
+        plain = [one for one in rows if not one.startswith("#")]
+        if plain and rows[0].startswith("#") and options.comment is None and are_separated_by_blanks(plain, quote):
+            raise DataError(f"{path} begins with lines that are no rows; leave out those with # by comment='#'")
+        separator, names = first_row(path, options.separator, encoding, quote)
+        split = list(csv.reader(rows[1:], delimiter=separator, quotechar=quote))
+        if options.header is not False and split and all(lacks_a_name(names, cells) for cells in split):
+            return separator
+        return separator if are_padded(rows[0], separator, quote) else None
+    except csv.Error:  # a cell of more characters than the module takes
+        return None
+
+
 class _PlainTables:
     """The files, or copies of them without the lines that are no rows.
 
@@ -199,21 +263,25 @@ class _PlainTables:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._copies: dict[Path, tuple[TableCopy, ReadOptions]] = {}
+        self._used: dict[Path, tuple[TableCopy | None, ReadOptions]] = {}
 
     def of(self, path: Path) -> tuple[Path, ReadOptions]:
         """What is parsed in place of a file, and how."""
-        options = self._options
-        separator = excel_separator(path)
-        if separator is None and options.comment is None:
-            return path, options
-        if path not in self._copies:
-            encoding = _encoding_of(path, options.encoding)
-            copy = TableCopy(path, encoding, options.comment, options.quote or _QUOTE)
-            own = replace(options, encoding=None, separator=options.separator or separator)
-            self._copies[path] = copy, own
-        copy, own = self._copies[path]
-        return copy.path, own
+        if path not in self._used:
+            self._used[path] = self._to_parse(path)
+        copy, own = self._used[path]
+        return path if copy is None else copy.path, own
+
+    def _to_parse(self, path: Path) -> tuple[TableCopy | None, ReadOptions]:
+        options, excel = self._options, excel_separator(path)
+        quote = options.quote or _QUOTE
+        encoding = _encoding_of(path, options.encoding)
+        between = _between(path, encoding, quote, options)
+        if excel is None and options.comment is None and between is None:
+            return None, options
+        copy = TableCopy(path, encoding, options.comment, quote, between)
+        separator = "\t" if between == BLANKS else between or options.separator or excel
+        return copy, replace(options, encoding=None, separator=separator)
 
     def parse(self, path: Path) -> Iterable[Any]:
         """See `TextTables`."""
@@ -252,4 +320,4 @@ def _repaired(path: Path, allowed: int, options: ReadOptions) -> Repaired:
 
 
 _USES = frozenset({"separator", "header", "columns", "length", "tokenizer", "encoding", "comment", "quote"})
-FILE_FORMATS = (FileFormat("csv", (".csv", ".tsv", ".tab"), _open_csv, _USES),)
+FILE_FORMATS = (FileFormat("csv", (".csv", ".tsv", ".tab", ".data", ".dat"), _open_csv, _USES, recognizes=is_table),)

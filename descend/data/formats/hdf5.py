@@ -44,6 +44,7 @@ __all__ = ["FILE_FORMATS", "HDF5Source"]
 MAX_FIELDS = 16_384
 _MAX_LINKS = 32_768
 _POINTER_BYTES = 16  # of an array of its own length, or of a text
+_INDEX = "_i_"  # as PyTables calls the group beside a table
 _MAX_DEPTH = 64
 _SCANNED = 4096  # arrays of different lengths that are looked at in one go
 
@@ -312,6 +313,14 @@ def _data_sets(file: Any, left_out: dict[str, str]) -> dict[str, Any]:
                     raise DataError(f"{file.filename} has more than {MAX_FIELDS:,} data sets and parts of these")
             elif isinstance(item, h5py.Group) and item.id not in entered and depth < _MAX_DEPTH:
                 entered.add(item.id)  # a group can have any number of names
+                if name.startswith(_INDEX) and "table" in group:
+                    left_out[path + name] = f"{shown(path + name)} is an index of PyTables"
+                    continue
+                if item.attrs.get("pandas_type") in ("frame", b"frame"):
+                    raise DataError(
+                        f"{file.filename}: '{path}{name}' is a table in pandas' fixed layout, which has columns by "
+                        "type: write it by to_hdf(..., format='table') or to_parquet"
+                    )
                 walk(item, f"{path}{name}/", depth + 1)
 
     walk(file, "", 0)

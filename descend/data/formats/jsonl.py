@@ -7,6 +7,7 @@ Source: https://jsonlines.org
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from typing import TYPE_CHECKING, Any, cast
@@ -35,6 +36,7 @@ _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _KEY = re.compile(rb'"((?:[^"\\]|\\.)*+)"[ \t]*:')
 _BLANKS = " \t\n\r"  # of JSON
 _LIST_BYTES = 2**28
+_OTHER_FORMS = (frozenset({"columns", "index", "data"}), frozenset({"schema", "data"}))
 _SAMPLED = 256  # rows of a block
 _FEW_KEYS = 64
 # Arrow's parser takes a fifth of a microsecond for each key that a row lacks, and there may be any number of them.
@@ -185,13 +187,14 @@ def _parse(path: Path) -> Iterable[Any]:
     arrow_json = library("pyarrow.json", "a file of JSON lines")
     how = arrow_json.ReadOptions(block_size=BLOCK_BYTES)
     with decompressed(path) as stream:
-        is_list = stream.read(64).lstrip().startswith(b"[")
+        is_list = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
     if is_list:
         lines = _lines_of_list(path)
         _check_rows(path, lines, 0)
         yield arrow_json.read_json(library("pyarrow", "a list of JSON").BufferReader(lines), read_options=how)
         return
     _check(path)
+    _check_by_rows(path)
     with decompressed(path) as stream:
         if path.stat().st_size <= IN_MEMORY_BYTES and not is_gzip(path):
             yield arrow_json.read_json(stream, read_options=how)
@@ -199,8 +202,34 @@ def _parse(path: Path) -> Iterable[Any]:
             yield from arrow_json.open_json(stream, read_options=how)
 
 
+def _check_by_rows(path: Path) -> None:
+    """Check that a file is no table by columns, which would be one sample: the other forms of pandas' `to_json`."""
+    if path.stat().st_size > _LIST_BYTES or is_gzip(path):
+        return
+    with decompressed(path) as stream:
+        content = stream.read(_LIST_BYTES)
+    if b"\n" in content.strip():
+        return
+    try:
+        whole = json.loads(content)
+    except (ValueError, RecursionError):  # the parser says what is wrong
+        return
+    rows = [frozenset(cast("dict[str, Any]", one)) if isinstance(one, dict) else None for one in whole.values()]
+    by_index = len(rows) > 0 and rows[0] is not None and len(set(rows)) == 1 and all(map(str.isdecimal, rows[0]))
+    if (by_index and rows[0]) or frozenset(whole) in _OTHER_FORMS:
+        raise DataError(
+            f"{path} is a table by columns, as pandas writes it: write an object for each row, by "
+            "to_json(orient='records', lines=True)"
+        )
+
+
 def _open_jsonl(paths: Sequence[Path], options: ReadOptions) -> FileSource:
     return samples_of_tables(TextTables(paths, _parse, options.skip_bad, repaired_jsonl), options)
+
+
+def _is_json(begin: bytes) -> bool:
+    text = begin.removeprefix(codecs.BOM_UTF8).lstrip()
+    return text.startswith((b"{", b"[{")) and b'"' in text
 
 
 FILE_FORMATS = (
@@ -209,6 +238,6 @@ FILE_FORMATS = (
         (".jsonl", ".ndjson", ".json"),
         _open_jsonl,
         frozenset({"columns", "length", "tokenizer"}),
-        recognizes=lambda begin: (text := begin.lstrip()).startswith((b"{", b"[{")) and b'"' in text,
+        recognizes=_is_json,
     ),
 )

@@ -2,7 +2,7 @@
 
 ending of a member                      field, called like the ending
 .jpg .png .webp ... (see `images`)      an image
-.cls .cls2 .index .id                   an integer
+.cls .cls2 .index .id                   an integer; or text, which names a class, where the first sample has text
 .txt .text .transcript                  text; integers where the field is a class
 .json                                   a number, text or list; of an object a field json.KEY for each key
 .npy                                    an array
@@ -25,6 +25,7 @@ import io
 import json
 import math
 import os
+import re
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,6 +59,8 @@ __all__ = ["FILE_FORMATS", "TarShards"]
 _INTEGERS = ("cls", "cls2", "index", "inx", "id")
 _TEXTS = ("txt", "text", "transcript")
 _PICKLED = ("pyd", "pickle", "pkl", "pth", "pt")
+_INTEGER = re.compile(r"[+-]?\d{1,18}")
+_FRACTION = re.compile(r"[+-]?(?:\d+[.]\d*|[.]\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?")
 _PROBED = 64  # samples that show the types of numbers in JSON
 _OPEN_FILES = 64
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -68,14 +71,24 @@ def _values(ending: str, content: bytes) -> dict[str, Any]:
     name = _name(ending)
     kind = name.rpartition(".")[2]
     if kind in _INTEGERS:
-        return {name: int(content)}
+        text = _text(name, content).strip()
+        if _FRACTION.fullmatch(text):
+            raise ValueError(f"'{name}' is {text}, and a class is an integer or text; store other numbers as .json")
+        return {name: int(text) if _INTEGER.fullmatch(text) else text}
     if kind in _TEXTS:
-        return {name: content.decode("utf-8")}
+        return {name: _text(name, content)}
     if kind == "npy":
         return {name: native(_array(content))}
     if kind == "json":
         return dict(_parts(name, json.loads(content)))
     return {name: content}
+
+
+def _text(name: str, content: bytes) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"'{name}' is no text in UTF-8: {shown(content)}") from error
 
 
 def _name(ending: str) -> str:
@@ -131,6 +144,7 @@ class _Form:
                 raise ValueError(f"'{name}' is {shown(value)}, and text in other samples")
             return np.array(value)
         if self.classes is not None:
+            value = str(value)
             if value not in self.classes:
                 raise ValueError(f"{shown(value)} in '{name}' is none of its classes: {', '.join(self.classes)[:200]}")
             return np.array(self.classes[value])
@@ -265,6 +279,8 @@ class TarShards:
             except Exception:  # of any library; the sample is refused with its reason when it is read
                 continue
             kinds.append(np.dtype(np.float64) if value is None else np.asarray(value).dtype)
+        if _name(ending).rpartition(".")[2] in _INTEGERS:
+            return kinds[0]
         if any(kind.kind == "U" for kind in kinds):
             return np.dtype(str)
         return np.result_type(*kinds)
@@ -273,7 +289,7 @@ class TarShards:
         if dtype.kind == "O":
             raise DataError(f"{self.place(0)}: '{name}' is a list whose parts differ in length")
         if dtype.kind == "U":
-            if not options.is_class(name):
+            if not options.is_class(name) and name.rpartition(".")[2] not in _INTEGERS:
                 return _Form(ending, Field((), dtype))
             given = options.classes_of(name)
             ordered = sorted(self._texts(name, ending)) if given is None else given
@@ -287,7 +303,7 @@ class TarShards:
         found: set[str] = set()
         for sample in range(len(self)):
             try:
-                found.add(_values(ending, self._content(sample, ending))[name])
+                found.add(str(_values(ending, self._content(sample, ending))[name]))
             except Exception:  # likewise
                 continue
         return found

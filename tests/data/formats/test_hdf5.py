@@ -147,3 +147,19 @@ def test_groups_that_are_called_by_roles(tmp_path):
     same(read(tmp_path / "a.h5"), {"x": X})
     same(read(tmp_path / "a.h5", role="test"), {"x": X[:3]})
     assert "groups for test, train and none for 'validate'" in refusal(tmp_path / "a.h5", role="validate")
+
+
+def test_tables_of_pandas(tmp_path):
+    """The groups that PyTables writes for format="table", and the fixed layout, by their attributes."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        table = np.zeros(3, dtype=[("index", "i8"), ("values_block_0", "f8", (2,))])
+        table["values_block_0"] = np.arange(6).reshape(3, 2)
+        file.create_dataset("df/table", data=table)
+        file.create_dataset("df/_i_table/index/indices", data=np.zeros(131_072))
+    found = read(tmp_path / "a.h5")
+    same(found, {"df.table.index": np.zeros(3, int), "df.table.values_block_0": np.arange(6.0).reshape(3, 2)})
+    assert "index of PyTables" in found.left_out["df/_i_table"]
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file.create_dataset("df/block0_values", data=np.zeros((3, 2)))
+        file["df"].attrs["pandas_type"] = "frame"
+    assert "write it by to_hdf(..., format='table') or to_parquet" in refusal(tmp_path / "b.h5")

@@ -117,3 +117,22 @@ def test_a_list_that_is_too_long(tmp_path, monkeypatch):
     monkeypatch.setattr(jsonl, "_LIST_BYTES", 20)
     (tmp_path / "a.json").write_text('[{"a": 1}, {"a": 2}, {"a": 3}]')
     assert "write an object a line, without the list" in refusal(tmp_path / "a.json")
+
+
+def test_a_mark_of_utf_8_before_a_list(tmp_path):
+    (tmp_path / "a.json").write_text('[{"a": 1}, {"a": 2}]', encoding="utf-8-sig")
+    same(read(tmp_path / "a.json"), {"a": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"a": {"0": 1, "1": 2}, "b": {"0": 3, "1": 4}},
+        {"columns": ["a"], "index": [0, 1], "data": [[1], [2]]},
+        {"schema": {"fields": []}, "data": [{"a": 1}]},
+    ],
+)
+def test_a_table_by_columns_is_not_one_sample(tmp_path, table):
+    """The forms that pandas' `to_json` has besides records."""
+    (tmp_path / "a.json").write_text(json.dumps(table))
+    assert "to_json(orient='records', lines=True)" in refusal(tmp_path / "a.json")

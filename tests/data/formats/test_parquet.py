@@ -101,7 +101,7 @@ def test_a_reader_survives_pickling(file):
 def test_truncated_damaged_and_mislabelled_files(file, tmp_path):
     content = file.read_bytes()
     (tmp_path / "cut.parquet").write_bytes(content[: len(content) // 2])
-    (tmp_path / "text.parquet").write_text("a,b\n1,2\n")
+    (tmp_path / "text.parquet").write_text("a text, of one line\n")
     for name in ("cut", "text"):
         text = refusal(tmp_path / f"{name}.parquet")
         assert "is not a Parquet file, or was cut off" in text
@@ -156,3 +156,10 @@ def test_lists_of_text_and_tensors(tmp_path):
         read(tmp_path / "a.parquet"),
         {"tokens": tokens, "tokens_length": np.array([2, 0, 1]), "t": tensors},
     )
+
+
+def test_lists_that_are_all_empty(tmp_path):
+    pq.write_table(
+        pa.table({"x": pa.array([[], [], []], pa.list_(pa.int32())), "y": [1, 2, 3]}), tmp_path / "a.parquet"
+    )
+    same(read(tmp_path / "a.parquet"), {"x": np.zeros((3, 0), np.int32), "y": [1, 2, 3]})

@@ -117,7 +117,8 @@ def test_hostile_shards(tmp_path):
     write(path, [("0.npy", npy(np.zeros(3))), ("1.npy", bomb)])
     assert "sample 1" in refusal(path)
     write(path, [("0.cls", b"1"), ("1.cls", b"one")])
-    assert "invalid literal" in refusal(path)
+    assert "sample 1" in (text := refusal(path))
+    assert "'cls' is 'one', and the first samples have int64" in text
     write(path, [("0.json", b"[" * 100_000)])
     assert "0: the member .json cannot be read" in refusal(path)
     path.write_bytes(gzip.compress(write(path, [("0.cls", b"1")]).read_bytes()))
@@ -169,3 +170,20 @@ def test_no_file_is_left_open(shards, recwarn):
     gc.collect()
     assert open_shards() == 0
     assert not [one for one in recwarn if one.category is ResourceWarning]
+
+
+def test_classes_of_text_have_numbers_without_being_asked_for(tmp_path):
+    kinds = ["dog", "cat", "dog", "7"]
+    write(tmp_path / "a.tar", [(f"{i}.cls", f"{kind}\n".encode()) for i, kind in enumerate(kinds)])
+    reader = read(tmp_path / "a.tar")
+    same(reader, {"cls": [2, 1, 2, 0]})
+    assert reader.classes == {"cls": ["7", "cat", "dog"]}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"1.5", "'cls' is 1.5, and a class is an integer or text"), (b"\xe9", "'cls' is no text in UTF-8")],
+)
+def test_classes_that_are_none(tmp_path, content, words):
+    write(tmp_path / "a.tar", [("0.cls", content)])
+    assert words in refusal(tmp_path / "a.tar")
