@@ -53,7 +53,7 @@ class _Commands(CommandGroup):
     synonyms = MappingProxyType(_SYNONYMS)
 
 
-TRAIN, LOOK, AFTER, CHOOSE = "Train", "Inspect before training", "Inspect runs, export weights", "Choose an optimizer"
+TRAIN, LOOK, AFTER, CHOOSE = "Train", "Inspect", "Results", "Optimizers"
 
 app = typer.Typer(
     name="descend",
@@ -64,9 +64,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": 120, "help_option_names": ["--help", "-h"]},
-    epilog="Begin with `descend demo`. `descend COMMAND --help` has the options of a command. Exit codes: 0 done, "
-    "2 wrong usage or configuration, 3 data, 4 not finite, 5 checkpoint or storage, 6 a rank was lost, 75 stopped on "
-    "request and can be resumed.",
+    epilog="Begin with: descend demo. Options of a command: descend COMMAND --help.\n"
+    "Exit codes: 2 usage, 3 data, 4 NaN, 5 storage, 6 lost rank, 75 resumable.",
 )
 
 

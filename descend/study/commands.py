@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-DESIGN, RUN, READ, MORE = "Design", "Run", "Read", "Ask more of a finished study"
+DESIGN, RUN, READ, MORE = "Design", "Run", "Read", "Follow up"
 
 app = typer.Typer(
     cls=CommandGroup,
