@@ -238,7 +238,7 @@ def fit_config(**given: Any) -> FitConfig:
             given["module"],
             (torch.nn.Module, TorchModel),
             "a torch.nn.Module",
-            remedy="a class must be called first",
+            remedy="a class must be called first" if isinstance(given["module"], type) else "",
         ),
         check_instance("stop=", given["stop"], Stop, "a criterion such as descend.Epochs(10)"),
         check_instance("callbacks", given["callbacks"], (list, tuple), "a list of callbacks"),

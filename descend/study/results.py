@@ -170,6 +170,9 @@ class Comparison:
     follow_ups: tuple[dict[str, Any], ...] = ()
     rounds: tuple[TuningRound, ...] = ()
 
+    def __str__(self) -> str:
+        return f"{self.verdict}\n\n{self.table}"
+
     @property
     def lower(self) -> bool:
         """Whether the least of the compared numbers is the best."""

@@ -115,6 +115,7 @@ def test_a_winner_at_the_edge_is_flagged():
         "cannot rank: low is the one arm, and there is no other",
         "read the warnings before you rely on this: 1 best value near an end of its range",
     ]
+    assert str(result) == f"{result.verdict}\n\n{result.table}"
 
 
 def test_a_module_a_class_and_a_function_are_taken_as_they_are():
