@@ -539,7 +539,7 @@ def data(
     from descend.data.read_options import parsed_options
     from descend.data.reading_speed import parsed_transforms
     from descend.data.survey import readers_of, survey
-    from descend.data.survey_page import as_html, as_json, as_text
+    from descend.data.survey_page import as_html, as_json, as_text, text_parts
     from descend.errors import DataError
 
     options = parsed_options(option or ())
@@ -553,7 +553,10 @@ def data(
         from descend.runtime.run_directory import write_beside
 
         write_beside(html, as_html(found, source))
-    _print(json.dumps(as_json(found), indent=2, allow_nan=False) if json_ else as_text(found))
+    if json_:
+        _print(json.dumps(as_json(found), indent=2, allow_nan=False))
+    else:
+        write(as_text(found), text_parts(found))
     if check and found.problems:
         raise DataError(f"{len(found.problems)} problems were found in {source}")
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from descend.data.pictures import png_bytes
 from descend.display import printable, shortened
+from descend.terminal import TextTable, aligned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from descend.data.reader_protocol import Array
     from descend.data.survey import FieldSummary, Problem, Survey
 
-__all__ = ["as_html", "as_json", "as_text"]
+__all__ = ["as_html", "as_json", "as_text", "text_parts"]
 
 _ENTRIES = 16  # of an array that are shown
 _CLASSES = 50  # that are listed
@@ -168,12 +169,6 @@ def _row(name: str, one: FieldSummary) -> list[str]:
     ]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
 def _head(found: Survey) -> str:
     counts = ", ".join(f"{role} {count:,}" for role, count in found.counts.items())
     part = "" if found.read == found.counts else f" ({sum(found.read.values()):,} of them read)"
@@ -183,11 +178,19 @@ def _head(found: Survey) -> str:
 
 
 def as_text(found: Survey) -> str:
-    """A survey for the terminal."""
-    lines = [_head(found)]
+    """A survey as plain text."""
+    lines: list[str] = []
+    for part in text_parts(found):
+        lines += aligned(part) if isinstance(part, TextTable) else [part]
+    return "\n".join(lines)
+
+
+def text_parts(found: Survey) -> list[str | TextTable]:
+    """The same as lines, and a table of the fields of each role."""
+    lines: list[str | TextTable] = [_head(found)]
     for role, fields in found.fields.items():
         lines += ["", *([role] if len(found.fields) > 1 else [])]
-        lines += _aligned([_HEADS, *(_row(name, one) for name, one in fields.items())])
+        lines.append(TextTable([_HEADS, *(_row(name, one) for name, one in fields.items())]))
     lines += ["", *(f"left out: '{printable(name)}': {printable(why)}" for name, why in found.left_out.items())]
     for number, text in enumerate(found.texts[:3]):
         lines.append(f"sample {number}: {printable(shortened(text, _TEXT))}")
@@ -195,8 +198,7 @@ def as_text(found: Survey) -> str:
         for number, sample in enumerate(found.samples[:3]):
             values = ", ".join(f"{printable(name)}={_in_sample(name, value, found)}" for name, value in sample.items())
             lines.append(f"sample {number}: {shortened(values, 2 * _TEXT)}")
-    lines += ["", *_problem_lines(found)]
-    return "\n".join(lines)
+    return [*lines, "", *_problem_lines(found)]
 
 
 def _problem_lines(found: Survey) -> list[str]:
