@@ -604,7 +604,9 @@ def conformance(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="module:Class, or a module for all of its optimizers.")
     ],
-    more: Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE", help="The same as --args NAME=VALUE.")] = None,
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME=VALUE", help="The same as --args NAME=VALUE.")
+    ] = None,
     args: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An argument for the class.")] = None,
     rule: Annotated[str | None, typer.Option(help="The published rule that it should follow.")] = None,
 ) -> None:
