@@ -53,7 +53,7 @@ class _Commands(CommandGroup):
     synonyms = MappingProxyType(_SYNONYMS)
 
 
-TRAIN, LOOK, AFTER, CHOOSE = "Train", "Inspect before training", "Inspect runs, export weights", "Choose an optimizer"
+TRAIN, LOOK, AFTER, CHOOSE = "Train", "Inspect", "Results", "Optimizers"
 
 app = typer.Typer(
     name="descend",
@@ -64,9 +64,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": 120, "help_option_names": ["--help", "-h"]},
-    epilog="Begin with `descend demo`. `descend COMMAND --help` has the options of a command. Exit codes: 0 done, "
-    "2 wrong usage or configuration, 3 data, 4 not finite, 5 checkpoint or storage, 6 a rank was lost, 75 stopped on "
-    "request and can be resumed.",
+    epilog="Begin with: descend demo. Options of a command: descend COMMAND --help.\n"
+    "Exit codes: 2 usage, 3 data, 4 NaN, 5 storage, 6 lost rank, 75 resumable.",
 )
 
 
@@ -548,7 +547,7 @@ def data(
     from descend.data.read_options import parsed_options
     from descend.data.reading_speed import parsed_transforms
     from descend.data.survey import readers_of, survey
-    from descend.data.survey_page import as_html, as_json, as_text
+    from descend.data.survey_page import as_html, as_json, as_text, text_parts
     from descend.errors import DataError
 
     options = parsed_options(option or ())
@@ -562,7 +561,10 @@ def data(
         from descend.runtime.run_directory import write_beside
 
         write_beside(html, as_html(found, source))
-    _print(json.dumps(as_json(found), indent=2, allow_nan=False) if json_ else as_text(found))
+    if json_:
+        _print(json.dumps(as_json(found), indent=2, allow_nan=False))
+    else:
+        write(as_text(found), text_parts(found))
     if check and found.problems:
         raise DataError(f"{len(found.problems)} problems were found in {source}")
 
@@ -610,7 +612,9 @@ def conformance(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="module:Class, or a module for all of its optimizers.")
     ],
-    more: Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE", help="As --args.")] = None,
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME=VALUE", help="The same as --args NAME=VALUE.")
+    ] = None,
     args: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An argument for the class.")] = None,
     rule: Annotated[str | None, typer.Option(help="The published rule that it should follow.")] = None,
 ) -> None:

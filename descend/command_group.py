@@ -1,4 +1,4 @@
-"""Groups of commands whose help has sections, and which answer a misspelt command with the nearest one."""
+"""Groups of commands: help that fits a terminal of 24 lines, and the nearest name for a misspelt command."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["CommandGroup"]
 
+_GAP = 2  # spaces between columns
+
 
 class CommandGroup(TyperGroup):
     """Commands under the headings that they name as `rich_help_panel`, in the order in which these first occur.
 
-    Typer draws such panels with rich alone, which doubles the time that `--help` takes; here they are plain text.
+    Typer draws such panels with rich alone, which doubles the time that `--help` takes; here each command is a line of
+    plain text, with its heading before the first.
     """
 
     synonyms: ClassVar[Mapping[str, str]] = {}
@@ -28,19 +31,31 @@ class CommandGroup(TyperGroup):
         panels = list(dict.fromkeys(map(_panel, self.commands.values())))
         return sorted(self.commands, key=lambda name: panels.index(_panel(self.commands[name])))
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """See click's `Command.format_options`: the commands, then the names of the group's own options in a line."""
+        self.format_commands(ctx, formatter)
+        options = [max(one.opts, key=len) for one in self.get_params(ctx) if one.get_help_record(ctx) is not None]
+        formatter.write_paragraph()
+        formatter.write_text(f"Options: {', '.join(options)}")
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """See click's `Command.format_epilog`; here without an empty line before it and without indentation."""
+        for line in (self.epilog or "").splitlines():
+            formatter.write_text(line)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """See click's `Group.format_commands`."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        names = self.list_commands(ctx)
-        wide = max(map(len, names), default=0)
-        for name in names:
-            command = self.commands[name]
-            if not command.hidden:
-                said = command.get_short_help_str(formatter.width - wide - 6)
-                sections.setdefault(_panel(command), []).append((name.ljust(wide), said))
-        for heading, rows in sections.items():
-            with formatter.section(heading):
-                formatter.write_dl(rows)
+        """See click's `Group.format_commands`. A heading stands before the first of its commands."""
+        visible = [name for name in self.list_commands(ctx) if not self.commands[name].hidden]
+        headings = [_panel(self.commands[name]) for name in visible]
+        name_width, heading_width = (max(map(len, words), default=0) + _GAP for words in (visible, headings))
+        formatter.write_paragraph()
+        before = ""
+        for name, heading in zip(visible, headings, strict=True):
+            first = "" if heading == before else heading
+            room = formatter.width - heading_width - name_width
+            said = self.commands[name].get_short_help_str(room)
+            formatter.write(f"{first:{heading_width}}{name:{name_width}}{said}\n")
+            before = heading
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click's `Group.resolve_command`."""

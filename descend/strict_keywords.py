@@ -58,7 +58,8 @@ def strict_keywords(
 
     Args:
         passes_on_to: The function that gets `**options` of this one, whose keywords are known, too.
-        **said: What to write instead of keywords that other libraries have.
+        **said: What to write instead of keywords that other libraries have, and values that an error suggests
+            for arguments that are missing.
     """
 
     def wrap(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
@@ -68,6 +69,7 @@ def strict_keywords(
         @wraps(function)
         def checked(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
             _refuse_unknown(function.__name__, cast("Mapping[str, Any]", kwargs), list(taken), taken, said)
+            _refuse_missing(function.__name__, args, cast("Mapping[str, Any]", kwargs), own, said)
             return function(*args, **kwargs)
 
         return checked
@@ -148,6 +150,21 @@ def _refuse_unknown(
 ) -> None:
     if unknown := [name for name in given if name not in taken]:
         raise ConfigurationError([f"{title} has no option '{name}'{_answer(name, options, said)}" for name in unknown])
+
+
+def _refuse_missing(
+    title: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    taken: Mapping[str, inspect.Parameter],
+    said: Mapping[str, str],
+) -> None:
+    by_position = [name for name, one in taken.items() if one.kind is not one.KEYWORD_ONLY][: len(args)]
+    needed = [name for name, one in taken.items() if one.default is one.empty]
+    if missing := [name for name in needed if name not in kwargs and name not in by_position]:
+        raise WrongType(
+            [f"{title} needs {name}=" + (f", such as {name}={said[name]}" if name in said else "") for name in missing]
+        )
 
 
 def _answer(name: str, options: list[str], said: Mapping[str, str]) -> str:

@@ -93,8 +93,16 @@ def _drawn(part: str | Bar | TextTable, console: Console) -> RenderableType:
     if isinstance(part, str):
         return _text(part, keep="\n\t")
     safe = TextTable([[printable(cell, keep="\n") for cell in row] for row in part.rows], part.right)
-    widths = _widths(safe, console.width)
-    return _table(safe, widths) if widths else _records(safe)
+    if widths := _widths(safe, console.width):
+        return _table(safe, widths)
+    common, rest = _split_common(safe)
+    widths = _widths(rest, console.width)
+    drawn = _table(rest, widths) if widths else _records(rest)
+    if not common:
+        return drawn
+    from rich.console import Group
+
+    return Group(_text(f"in all rows: {common}", "dim"), drawn)
 
 
 def _text(text: str, style: str = "", keep: str = "") -> Text:
@@ -123,10 +131,21 @@ def _widths(table: TextTable, width: int) -> list[int]:
     room = width - _GAP * len(columns)
     if sum(least) > room:
         return []
-    while sum(widths) > room:
-        place = max(range(len(widths)), key=lambda at: (widths[at] - least[at], at))
+    while sum(widths) > room:  # the widest first, so that a short cell such as a shape stays on one line
+        place = max((at for at in range(len(widths)) if widths[at] > least[at]), key=lambda at: (widths[at], at))
         widths[place] -= 1
     return widths
+
+
+def _split_common(table: TextTable) -> tuple[str, TextTable]:
+    """What all rows of a table have in common, and the table without it."""
+    heads, *rows = table.rows
+    columns = list(zip(*rows, strict=True))
+    differ = [at for at, column in enumerate(columns) if len(set(column)) > 1]
+    if len(rows) < 2 or not differ:
+        return "", table
+    same = [f"{heads[at]} {column[0]}" for at, column in enumerate(columns) if at not in differ and column[0]]
+    return "; ".join(same), TextTable([[row[at] for at in differ] for row in table.rows], table.right)
 
 
 def _table(table: TextTable, widths: Sequence[int]) -> RenderableType:

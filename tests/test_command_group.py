@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import descend.__main__ as command_line
-from tools.command_pages import commands
+from tools.command_pages import commands, exit_codes
 
 
 @pytest.fixture(scope="module")
@@ -18,11 +18,12 @@ def helped():
     return lambda *words: runner.invoke(command_line.app, [*words, "--help"], prog_name="descend").output
 
 
-def test_it_fits_a_screen(helped):
-    lines = helped().splitlines()
-    assert 24 <= len(lines) <= 40
-    assert max(map(len, lines)) <= 80
-    assert len(helped("study").splitlines()) <= 40
+def test_it_fits_a_terminal_of_24_lines(helped):
+    """With a line to spare for the prompt."""
+    for words in ((), ("study",)):
+        lines = helped(*words).splitlines()
+        assert len(lines) <= 23
+        assert max(map(len, lines)) < 80
 
 
 @pytest.mark.parametrize("words", [(), ("study",)])
@@ -30,17 +31,31 @@ def test_no_sentence_is_cut_off(helped, words):
     assert "..." not in helped(*words).partition("\n")[2]
 
 
+def rows(text):
+    """Heading, command and sentence of each command."""
+    heading = ""
+    for line in text.splitlines():
+        if row := re.match(r"(\w[\w ]*?|)  +(\w+)  +([A-Z].*\.)$", line):
+            heading = row[1] or heading
+            yield heading, row[2], row[3]
+
+
 def test_commands_stand_under_what_people_want_once(helped):
-    text = helped()
-    headings = re.findall(r"^([A-Z][\w ,]+):$", text, re.M)
-    assert headings[0] == "Options"
-    assert headings[1] == "Train"
-    assert len(headings) == 5
-    names = re.findall(r"^  (\w+)  +[A-Z]", text, re.M)
+    found = list(rows(helped()))
+    assert list(dict.fromkeys(heading for heading, _, _ in found)) == ["Train", "Inspect", "Results", "Optimizers"]
+    names = [name for _, name, _ in found]
     assert len(names) == len(set(names))
     assert set(names) == {name for name in commands() if " " not in name} | {"study"}
-    train = text.partition("Train:\n")[2].partition("\n\n")[0]
-    assert [line.split()[0] for line in train.splitlines()] == ["run", "resume", "launch", "demo"]
+    assert [name for heading, name, _ in found if heading == "Train"] == ["run", "resume", "launch", "demo"]
+    of_study = [name for _, name, _ in rows(helped("study"))]
+    assert sorted(of_study) == sorted(name.split()[1] for name in commands() if name.startswith("study "))
+
+
+def test_the_last_lines_have_options_and_exit_codes(helped):
+    text = helped()
+    assert "\nOptions: --version, --install-completion, --show-completion, --help\n" in text
+    named = re.findall(r"\b(\d+) \w+", text.partition("Exit codes:")[2])
+    assert [int(code) for code in named] == sorted(set(exit_codes()) - {0, 1, 130})
 
 
 def test_a_misspelt_command_of_a_group_is_answered_too():

@@ -85,7 +85,7 @@ def test_pages_are_written_where_they_differ_and_old_ones_removed(tmp_path):
 
 
 def test_options_in_a_help_text_are_code():
-    assert "As ``--args``." in command_pages.command_page()
+    assert "The same as ``--args`` NAME=VALUE." in command_pages.command_page()
 
 
 def test_the_build_reads_docstrings_and_points_links_into_the_site(tmp_path):

@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import functools
 import inspect
 from enum import Enum
 
@@ -191,3 +192,28 @@ def test_all_options_are_listed_where_they_are_few_or_nothing_better_is_known():
     ):
         with pytest.raises(errors.ConfigurationError, match=expected):
             function(**{word: 1})
+
+
+def test_arguments_that_are_missing_are_named_with_a_value_for_each():
+    @strict_keywords(stop="descend.Epochs(10)")
+    def train(module, data, *, stop, lr=1.0, size):
+        return module, data, stop, size
+
+    assert train(1, data=2, stop=3, size=4) == (1, 2, 3, 4)
+    with pytest.raises(TypeError) as caught:
+        train(1)
+    said = ["train needs data=", "train needs stop=, such as stop=descend.Epochs(10)", "train needs size="]
+    assert str(caught.value).splitlines() == said
+    assert isinstance(caught.value, ConfigurationError)
+
+
+@pytest.mark.parametrize("name", ["loss", "optimizer", "batch_size", "stop"])
+def test_what_fit_suggests_for_a_missing_argument_works(name):
+    given = {"loss": "mse", "optimizer": functools.partial(torch.optim.SGD, lr=0.1), "batch_size": 5}
+    given |= {"stop": descend.Epochs(1)}
+    data = torch.randn(10, 3), torch.randint(0, 2, (10,))
+    module = torch.nn.Linear(3, 2)
+    with pytest.raises(ConfigurationError, match=f"such as {name}=") as caught:
+        descend.fit(module, data=data, **{key: value for key, value in given.items() if key != name})
+    suggested = eval(str(caught.value).partition(f"such as {name}=")[2])
+    descend.fit(module, data=data, verbose=False, **{**given, "loss": "cross_entropy", name: suggested})

@@ -59,7 +59,7 @@ def test_a_terminal_gets_a_table_whose_cells_are_text(shown):
 @pytest.mark.parametrize("width", [20, 31, 32, 33, 40, 80])
 def test_no_line_is_wider_than_the_terminal_and_no_word_is_broken(shown, width):
     words = "seventeen_letters short another"
-    text = ESCAPE.sub("", shown(width, TextTable([("head", "text"), ("aaaa bbb", words), ("c", words)])))
+    text = ESCAPE.sub("", shown(width, TextTable([("head", "text"), ("aaaa bbb", words), ("c", f"{words} word")])))
     assert max(map(len, text.splitlines())) <= width
     assert text.count("seventeen_letters") == 2
 
@@ -69,6 +69,25 @@ def test_a_narrow_terminal_gets_a_block_for_each_row(shown):
     text = ESCAPE.sub("", shown(40, wide))
     lines = [line.rstrip() for line in text.splitlines()]
     assert lines == ["layer fc1", "  kind FullyConnected; weights", "  " + "a" * 20, "layer r", "  kind Relu"]
+
+
+def test_what_all_rows_have_in_common_is_said_once_where_the_terminal_is_narrow(shown):
+    rows = [
+        ("batch", "arm", "rule", "none"),
+        ("64", "a", "SGD(momentum=0.9)", ""),
+        ("64", "b", "SGD(momentum=0.9)", ""),
+    ]
+    text = ESCAPE.sub("", shown(25, TextTable(rows)))
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert " ".join(lines[:2]) == "in all rows: batch 64; rule SGD(momentum=0.9)"
+    assert lines[2] == "arm"
+    assert lines[-2:] == ["a", "b"]
+
+
+def test_the_widest_column_is_the_first_to_be_wrapped(shown):
+    rows = [("output", "weights"), ("16 x 8 x 8", "kernel (16 x 1 x 3 x 3), bias (16)")]
+    lines = ESCAPE.sub("", shown(35, TextTable(rows))).splitlines()
+    assert "16 x 8 x 8  kernel (16 x 1 x" in lines[2]
 
 
 def test_no_colour_where_none_is_wanted(shown):

@@ -89,7 +89,7 @@ def _rows(command: Any) -> Iterator[str]:
     parameters = [*_arguments(command), *_options(command)]
     if not parameters:
         return
-    yield from (".. list-table::", "   :widths: 30 70", "")
+    yield from (".. list-table::", "   :widths: 30 70", "   :class: options", "")
     for parameter in parameters:
         if parameter.param_type_name == "argument":
             name = f"``{parameter.name.upper()}``"

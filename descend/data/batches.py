@@ -214,8 +214,8 @@ class Batches:
 
     @property
     def notes(self) -> list[str]:
-        """Warnings to print once before the run; usually none."""
-        if self.batch_size <= self.num_samples:
+        """Warnings to print once before the run; usually none. An evaluation is the same in batches of any size."""
+        if self.batch_size <= self.num_samples or self.reader.role != "train":
             return []
         return [
             f"the mini-batch size {self.batch_size:,} is more than the {self.num_samples:,} samples of the reader for "

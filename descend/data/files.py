@@ -75,8 +75,8 @@ def read(
     Args:
         source: A path, a folder, a pattern such as "data/*.csv", or a list of these; a mapping gives each field files
             of its own: {"x": "x.npy", "y": "y.npy"}. The format is known by content, then by the ending of names.
-            Or a Dataset, an IterableDataset or a DataLoader of torch, a Dataset or DatasetDict of Hugging Face, tensors
-            or arrays as in `fit`, or another reader; see `descend.data.object_source`.
+            Or a Dataset, an IterableDataset or a DataLoader of torch, a Dataset or DatasetDict of Hugging Face, a data
+            frame, tensors or arrays as in `fit`, or another reader; see `descend.data.object_source`.
         role: "train", "validate", "test" or "tournament". A folder with files for several roles, such as train.csv and
             test.csv, gives those of this one.
         fields: Names of the fields to keep, in this order; a mapping renames them: {"x": "pixels"}.
@@ -113,6 +113,8 @@ def read(
     names = _kept(opened, fields)
     if wrong := [one for one in given.target if one not in names]:
         near = nearest(wrong[0], names)
+        if wrong[0] in opened.fields:
+            near = ", as fields= leaves it out: name it there, too;"
         raise ConfigurationError(
             f"read: the target '{wrong[0]}' is not a field{near or ';'} there are {', '.join(names)}"
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["as_rows", "digest_of", "fields_of", "form_of", "native", "nested"]
+__all__ = ["as_rows", "digest_of", "fields_of", "form_of", "native", "nested", "samples_as_batches"]
 
 
 def fields_of(sample: Any) -> dict[str, Any]:
@@ -96,13 +96,46 @@ def as_rows(batch: Any, place: str, count: int | None = None) -> dict[str, Tenso
                 f"{_kind_of(value)}; remove it, or turn it into numbers with collate_fn"
             )
         if isinstance(value, np.ndarray) and value.dtype.kind not in "fciub":
-            raise DataError(f"{place}: field '{name}' is an array of {value.dtype}, which torch has no type for")
+            hint = f": {NUMBER_CLASSES}" if value.dtype.kind in "US" else ""
+            raise DataError(f"{place}: field '{name}' is an array of {value.dtype}, which torch has no type for{hint}")
         rows[name] = value if isinstance(value, torch.Tensor) else torch.from_numpy(native(value))
     lengths = {name: len(value) for name, value in rows.items()}
     if not rows or len({*lengths.values(), *([] if count is None else [count])}) > 1:
         wanted = "of one length" if count is None else f"of length {count}"
         raise DataError(f"{place}: the fields must be {wanted}, got lengths {lengths}")
     return rows
+
+
+NUMBER_CLASSES = "number the classes, classes, labels = numpy.unique(labels, return_inverse=True), and pass labels"
+
+
+def samples_as_batches(data: Any) -> str | None:
+    """What is wrong with a list or a tuple that was meant as samples, where it would be taken as a list of batches.
+
+    Returns:
+        What it is and what to write; None where it may be a list of batches.
+    """
+    if isinstance(data, tuple) and data:
+        for place, part in enumerate(cast("tuple[Any, ...]", data)):
+            if hasattr(type(part), "to_numpy"):
+                return f"part {place} is a {type(part).__name__}: pass part.to_numpy(), float columns as float32"
+            if isinstance(part, list) and isinstance(leaf := _first_leaf(cast("Any", part)), (str, bool, int, float)):
+                text = NUMBER_CLASSES if isinstance(leaf, str) else "pass torch.tensor(part)"
+                return f"part {place} is a list of Python values: {text}"
+    if isinstance(data, list) and data:
+        leaves = fields_of(cast("Any", data[0]))
+        if any(isinstance(one, (str, bool, int, float)) or getattr(one, "ndim", 1) == 0 for one in leaves.values()):
+            return (
+                "a list is taken as mini-batches, and its first entry is a single sample: pass tensors of all samples, "
+                "such as (torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples]))"
+            )
+    return None
+
+
+def _first_leaf(value: Any) -> Any:
+    while isinstance(value, (list, tuple)) and value:
+        value = cast("Any", value[0])
+    return value
 
 
 def digest_of(fields: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ a StreamingDataset of `streaming`       the same, with the samples of all ranks
 a DataLoader                            its data set with its collate function; its sampler and sizes are of no meaning
 an IterableDataset, a DataLoader of it  gone through once and held in memory, up to `MAX_GATHERED_BYTES`
 a Dataset or DatasetDict of `datasets`  see `descend.data.hugging_face`
+a data frame, a table of pyarrow        see `descend.data.table_source`
 
 Fields have the names that they have in `fit`. No name of a library is looked at: an object is what its
 methods are.
@@ -28,7 +29,8 @@ from descend.data.map_dataset import SamplePipeline, SampleReader
 from descend.data.nested_fields import as_rows
 from descend.data.reader_protocol import Field
 from descend.data.readers import ArrayReader
-from descend.data.tensor_reader import tensor_reader
+from descend.data.table_source import table_source
+from descend.data.tensor_reader import is_table, tensor_reader
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ def object_source(data: Any, options: ReadOptions) -> tuple[str, FileSource] | N
         data = parts
     if is_hugging_face(data):
         return "hugging face", hugging_face_source(data, options)
+    if is_table(data):
+        return type(data).__name__, table_source(data, options)
     reader = _reader_of(data, options.role)
     if reader is None:
         return None

@@ -11,6 +11,7 @@ import numpy as np
 
 from descend.data.pictures import png_bytes
 from descend.display import printable, shortened
+from descend.terminal import TextTable, aligned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,23 +19,30 @@ if TYPE_CHECKING:
     from descend.data.reader_protocol import Array
     from descend.data.survey import FieldSummary, Problem, Survey
 
-__all__ = ["as_html", "as_json", "as_text"]
+__all__ = ["as_html", "as_json", "as_text", "text_parts"]
 
 _ENTRIES = 16  # of an array that are shown
 _CLASSES = 50  # that are listed
 _TEXT = 200  # characters
 _IMAGE_SIDE = 128  # pixels in the contact sheet
-_HEADS = ("field", "shape", "type", "count", "missing", "minimum", "maximum", "mean", "deviation", "values")
+_HEADS = ("field", "shape", "type", "count", "missing", "minimum", "maximum", "mean", "std", "values")
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; font-size: 13px; }
-th, td { border: 1px solid #ddd; padding: 3px 8px; text-align: left; }
-th { background: #f4f4f4; }
+:root { color-scheme: light dark; --text: #222; --back: #fff; --line: #ddd; --head: #f4f4f4; --bar: #0072b2; }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #e6e6e6; --back: #16191d; --line: #3a4048; --head: #23282e; --bar: #5aa9e6; }
+}
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
+body { color: var(--text); background: var(--back); overflow-wrap: anywhere; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 13px; overflow-wrap: normal; }
+th, td { border: 1px solid var(--line); padding: 3px 8px; text-align: left; }
+th { background: var(--head); }
+.wide td:last-child { min-width: 7rem; }
 h2 { margin-top: 2rem; }
 figure { display: inline-block; margin: 4px; font-size: 12px; }
 figure img { image-rendering: pixelated; min-width: 96px; display: block; }
-pre { white-space: pre-wrap; background: #f6f6f6; }
-.bar { background: #0072b2; height: 10px; display: inline-block; }
+pre { white-space: pre-wrap; background: var(--head); }
+.bar { background: var(--bar); height: 10px; display: inline-block; }
 .problem { border-left: 5px solid #e69f00; padding-left: 1rem; }
 """
 
@@ -64,6 +72,17 @@ def _shown(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:.6g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else printable(str(value))
+
+
+def _in_sample(name: str, value: Any, found: Survey) -> str:
+    """A value of a sample: the name of a class, the shape and range of a long array."""
+    plain = _plain(value)
+    if isinstance(plain, dict):
+        made: dict[str, Any] = plain
+        ends = f", {_shown(made['minimum'])} to {_shown(made['maximum'])}" if "minimum" in made else ""
+        return " x ".join(map(str, made["shape"])) + ends
+    classes = next(iter(found.fields.values()))[name].classes
+    return printable(classes[plain]) if type(plain) is int and 0 <= plain < len(classes) else _shown(value)
 
 
 def _balance(one: FieldSummary) -> list[tuple[str, int]]:
@@ -135,6 +154,8 @@ def as_json(found: Survey) -> dict[str, Any]:
 def _row(name: str, one: FieldSummary) -> list[str]:
     shape = " x ".join(map(str, one.shape)) or "-"
     numbers = [_shown(number) for number in (one.minimum, one.maximum, one.mean, one.deviation)]
+    if one.dtype.kind == "U":  # of text they are lengths
+        numbers = [number if number == "-" else f"{number} chars" for number in numbers]
     balance = _balance(one)
     values = ", ".join(f"{value}: {count:,}" for value, count in balance[:6]) + (", ..." if len(balance) > 6 else "")
     return [
@@ -148,12 +169,6 @@ def _row(name: str, one: FieldSummary) -> list[str]:
     ]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
 def _head(found: Survey) -> str:
     counts = ", ".join(f"{role} {count:,}" for role, count in found.counts.items())
     part = "" if found.read == found.counts else f" ({sum(found.read.values()):,} of them read)"
@@ -163,20 +178,27 @@ def _head(found: Survey) -> str:
 
 
 def as_text(found: Survey) -> str:
-    """A survey for the terminal."""
-    lines = [_head(found)]
+    """A survey as plain text."""
+    lines: list[str] = []
+    for part in text_parts(found):
+        lines += aligned(part) if isinstance(part, TextTable) else [part]
+    return "\n".join(lines)
+
+
+def text_parts(found: Survey) -> list[str | TextTable]:
+    """The same as lines, and a table of the fields of each role."""
+    lines: list[str | TextTable] = [_head(found)]
     for role, fields in found.fields.items():
         lines += ["", *([role] if len(found.fields) > 1 else [])]
-        lines += _aligned([_HEADS, *(_row(name, one) for name, one in fields.items())])
+        lines.append(TextTable([_HEADS, *(_row(name, one) for name, one in fields.items())]))
     lines += ["", *(f"left out: '{printable(name)}': {printable(why)}" for name, why in found.left_out.items())]
     for number, text in enumerate(found.texts[:3]):
         lines.append(f"sample {number}: {printable(shortened(text, _TEXT))}")
     if not found.texts:
         for number, sample in enumerate(found.samples[:3]):
-            values = ", ".join(f"{printable(name)}={_shown(value)}" for name, value in sample.items())
+            values = ", ".join(f"{printable(name)}={_in_sample(name, value, found)}" for name, value in sample.items())
             lines.append(f"sample {number}: {shortened(values, 2 * _TEXT)}")
-    lines += ["", *_problem_lines(found)]
-    return "\n".join(lines)
+    return [*lines, "", *_problem_lines(found)]
 
 
 def _problem_lines(found: Survey) -> list[str]:
@@ -204,8 +226,11 @@ def as_html(found: Survey, title: str) -> str:
     parts += [f"<pre>{_escaped(text, keep=chr(10))}</pre>" for text in found.texts]
     names = list(found.samples[0]) if found.samples else []
     if names and not found.texts:
-        parts.append(_table(names, [[_shown(sample[name]) for name in names] for sample in found.samples]))
-    head = f'<meta charset="utf-8"><title>{_escaped(title)}</title><style>{_STYLE}</style>'
+        parts.append(
+            _table(names, [[_in_sample(name, sample[name], found) for name in names] for sample in found.samples])
+        )
+    view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    head = f'<meta charset="utf-8">{view}<title>{_escaped(title)}</title><style>{_STYLE}</style>'
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>'
 
 
@@ -216,7 +241,7 @@ def _escaped(text: str, keep: str = "") -> str:
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     cells = "".join(f"<th>{_escaped(head)}</th>" for head in heads)
     lines = ["<tr>" + "".join(f"<td>{_escaped(cell)}</td>" for cell in row) + "</tr>" for row in rows]
-    return f"<table><tr>{cells}</tr>{''.join(lines)}</table>"
+    return f'<div class="wide" tabindex="0"><table><tr>{cells}</tr>{"".join(lines)}</table></div>'
 
 
 def _bars(name: str, balance: Sequence[tuple[str, int]]) -> str:
@@ -236,7 +261,7 @@ def _sheet(found: Survey) -> Iterator[str]:
             if (pixels := _pixels(name, value, found)) is None:
                 continue
             content = base64.b64encode(png_bytes(pixels)).decode()
-            label = ", ".join(f"{n}={_shown(v)}" for n, v in sample.items() if np.ndim(v) == 0)
+            label = ", ".join(f"{n}={_in_sample(n, v, found)}" for n, v in sample.items() if np.ndim(v) == 0)
             image = f'<img alt="" src="data:image/png;base64,{content}">'
             yield f"<figure>{image}<figcaption>{number}: {_escaped(shortened(label, 100))}</figcaption></figure>"
 

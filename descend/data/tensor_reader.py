@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["TensorReader", "is_array", "tensor_reader"]
+__all__ = ["TensorReader", "is_array", "is_table", "tensor_reader"]
 
 
 class TensorReader:
@@ -67,6 +67,11 @@ def tensor_reader(data: Any, role: str) -> TensorReader | None:
     if not in_memory or not all(is_array(part) for part in parts):
         return None
     return TensorReader(as_rows(data, f"the data for '{role}'"), role, chosen)
+
+
+def is_table(data: Any) -> bool:
+    """Whether something is a table with named columns that it hands out as Arrow does."""
+    return hasattr(type(data), "__arrow_c_stream__") and (hasattr(data, "columns") or hasattr(data, "column_names"))
 
 
 def is_array(part: Any) -> bool:

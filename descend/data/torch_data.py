@@ -2,6 +2,7 @@
 
 a path, a folder, a pattern, a list      files, as `descend.data.read` takes them; fields by name
 a Dataset of Hugging Face, a DatasetDict by columns, as `descend.data.read` takes them
+a data frame, a table of pyarrow         the same
 a reader of descend                      its fields by name
 tensors or arrays: (x, y), {"x": x}      indexed by whole batches
 TensorDataset, a Subset of one           the same
@@ -22,10 +23,11 @@ from descend.data.batches import Batches
 from descend.data.file_pipeline import FilePipeline, ReaderPipeline
 from descend.data.hugging_face import is_hugging_face, split_of_role
 from descend.data.map_dataset import SamplePipeline, SampleReader
+from descend.data.nested_fields import samples_as_batches
 from descend.data.paths import is_path
 from descend.data.sample_stream import sample_stream
 from descend.data.samplers import WeightedSampler
-from descend.data.tensor_reader import is_array, tensor_reader
+from descend.data.tensor_reader import is_array, is_table, tensor_reader
 from descend.errors import ConfigurationError, DataError
 from descend.lazy_names import instance_check
 
@@ -117,7 +119,7 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
             return _of_samples(WholeDataset(data), how, None, None)
         _refuse_unused(how, "an IterableDataset is read in this process", "DataLoader(dataset, num_workers=...)")
         return _of_loader(sample_stream(cast("Any", data), how.batch_size), replace(how, workers=None))
-    if is_path(data) or is_hugging_face(data) or split_of_role(data, how.role) is not None:
+    if is_path(data) or is_hugging_face(data) or is_table(data) or split_of_role(data, how.role) is not None:
         from descend.data.files import read
 
         target = how.targets or None
@@ -145,6 +147,8 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
     if not isinstance(data, (list, tuple, str, bytes)) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return _of_samples(data, how, None, None)
     if not isinstance(data, (str, bytes)) and (hasattr(data, "__iter__") or callable(data)):
+        if (problem := samples_as_batches(data)) is not None:
+            raise DataError(f"data for '{how.role}': {problem}")
         _refuse_sampler(how)
         _refuse_unused(how, "batches are taken as they come", "samples")
         return BatchIterable(cast("Any", data), how.batch_size, how.role, how.rank, how.ranks, how.unit)
@@ -160,7 +164,7 @@ def brings_batches(data: Any) -> bool:
 
     if isinstance(data, DataLoader):
         return True
-    if is_path(data) or isinstance(data, IterableDataset) or is_hugging_face(data):
+    if is_path(data) or isinstance(data, IterableDataset) or is_hugging_face(data) or is_table(data):
         return False
     if tensor_reader(data, "test") is not None or hasattr(data, "read") or isinstance(data, (bytes, dict)):
         return False

@@ -204,6 +204,9 @@ def _made(optimizer: Any, named: Named) -> Any:
         kind = getattr(torch.optim, unknown.group(1), called) if unknown else called
         hint = nearest(unknown.group(2), inspect.signature(kind).parameters) if unknown else ""
         name = getattr(called, "__qualname__", type(called).__qualname__)
+        given: dict[str, Any] = getattr(optimizer, "keywords", {})
+        texts = [f"{key}={value!r}" for key, value in given.items() if isinstance(value, str)]
+        hint = hint or (f"; is a text where a number is expected: {', '.join(texts)}?" if texts else "")
         raise ConfigurationError(f"optimizer {name} cannot be constructed: {error}{hint}") from error
 
 

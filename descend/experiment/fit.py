@@ -33,6 +33,10 @@ __all__ = ["device_of", "fit"]
 
 
 @strict_keywords(
+    loss="'cross_entropy'",
+    optimizer="functools.partial(descend.optim.AdamW, lr=1e-3)",
+    batch_size="64",
+    stop="descend.Epochs(10)",
     epochs="say stop=descend.Epochs(n)",
     max_epochs="say stop=descend.Epochs(n)",
     num_epochs="say stop=descend.Epochs(n)",

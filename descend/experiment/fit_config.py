@@ -247,7 +247,11 @@ def fit_config(**given: Any) -> FitConfig:
         []
         if _is_torch_model(given["module"])
         else check_instance(
-            "module", given["module"], torch.nn.Module, "a torch.nn.Module", remedy="a class must be called first"
+            "module",
+            given["module"],
+            torch.nn.Module,
+            "a torch.nn.Module",
+            remedy="a class must be called first" if isinstance(given["module"], type) else "",
         ),
         check_instance("stop=", given["stop"], Stop, "a criterion such as descend.Epochs(10)"),
         check_instance("callbacks", given["callbacks"], (list, tuple), "a list of callbacks"),

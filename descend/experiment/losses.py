@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from descend.arguments import shown
 from descend.errors import ConfigurationError, DataError, Unsupported, nearest, warn
 from descend.torch_private import has_hooks
 from descend.train.objective import Ratio
@@ -475,7 +476,7 @@ def loss_of(loss: Any) -> Loss:
         return FunctionLoss(loss)
     raise ConfigurationError(
         f"loss must be a loss module of torch, a name such as 'cross_entropy', or a function (output, *targets), got "
-        f"{loss!r}; of a module that computes its loss itself, write loss=lambda output: output.loss"
+        f"{shown(loss)}; of a module that computes its loss itself, write loss=lambda output: output.loss"
     )
 
 

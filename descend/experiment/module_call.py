@@ -93,7 +93,8 @@ class ModuleCall:
                 weights = ", ".join(sorted(_name_of(kind) for kind in types))
                 return (
                     f"field '{name}' is {_name_of(x.dtype)} and the weights of {type(self.module).__name__} are "
-                    f"{weights}: convert the data, for example with .to(torch.{weights.split(', ')[0]})"
+                    f"{weights}: convert the data, for example with .to(torch.{weights.split(', ')[0]}), or with "
+                    f".astype('{weights.split(', ')[0]}') where it is an array"
                 )
         return None
 

@@ -50,8 +50,8 @@ def device_of(module: torch.nn.Module) -> torch.device:
         ConfigurationError: it is no module.
         Unsupported: its weights are on several devices, or on none that holds numbers.
     """
-    kinds = (torch.nn.Module,)
-    require(check_instance("module", module, kinds, "a torch.nn.Module", remedy="a class must be called first"))
+    remedy = "a class must be called first" if isinstance(module, type) else ""
+    require(check_instance("module", module, (torch.nn.Module,), "a torch.nn.Module", remedy=remedy))
     devices = {p.device for p in module.parameters()}
     if len(devices) > 1:
         places = ", ".join(sorted(map(str, devices)))

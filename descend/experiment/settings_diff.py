@@ -104,7 +104,10 @@ def refuse(changes: Sequence[SettingChange], checkpoint: object) -> None:
     if refused := [str(change) for change in changes if change.refused]:
         more = [f"and {len(refused) - 5} more"] if len(refused) > 5 else []
         what = f"{checkpoint} cannot be resumed with these settings; nothing was changed:"
-        remedy = "set them as they were, or pass weights_only=True (--weights-only) to start over with its weights"
+        remedy = (
+            "set them as they were, name another run directory, or pass weights_only=True (--weights-only) to start "
+            "over with its weights"
+        )
         raise ConfigurationError([what, *refused[:5], *more, remedy])
 
 

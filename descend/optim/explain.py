@@ -78,7 +78,7 @@ class Explanation:
     @property
     def table(self) -> TextTable:
         """A row for each tensor."""
-        head = ("weights", "shape", "rule", "rate", "decay", "scaled", "state", "decided by")
+        head = ("parameter", "shape", "rule", "learning rate", "decay", "layer-wise", "state", "decided by")
         return TextTable([head, *(tuple(map(printable, _cells(row))) for row in self.rows)])
 
     @property

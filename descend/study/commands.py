@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-DESIGN, RUN, READ, MORE = "Design", "Run", "Read", "Ask more of a finished study"
+DESIGN, RUN, READ, MORE = "Design", "Run", "Read", "Follow up"
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -243,9 +243,9 @@ def status(directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="
     write(str(found), found.parts)
 
 
-@app.command(rich_help_panel=READ, short_help="The verdict, the table and the lints.")
+@app.command(rich_help_panel=READ, short_help="The verdict, the table and the warnings.")
 def show(directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Of the study.")]) -> None:
-    """Print the verdict, the table and the lints of the study in DIRECTORY."""
+    """Print the verdict, the table and the warnings of the study in DIRECTORY."""
     from descend.study.comparing import read_directory
 
     result = read_directory(directory)

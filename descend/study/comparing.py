@@ -46,7 +46,14 @@ _SPLITS = ("train", "validation", "test")
 _SPLIT_OF_ROLE = {"validate": "validation"}
 
 
-@strict_keywords(epochs="a run is as long as steps= says, in updates: epochs × batches of an epoch")
+@strict_keywords(
+    epochs="a run is as long as steps= says, in updates: epochs × batches of an epoch",
+    arms="['AdamW', 'LAMB']",
+    batch_size="64",
+    steps="300",
+    trials="16",
+    seeds="10",
+)
 def compare(
     model: Callable[[], nn.Module] | nn.Module,
     loss: Any,

@@ -98,8 +98,8 @@ class StudyStatus:
         return f"{self.name}: {self.done:,} of {self.total:,} trials"
 
     def _foot(self) -> list[str]:
-        left = f"about {duration(self.seconds_left)} left"
-        return [f"took {duration(self.seconds)} of one process; {left}", *self.remarks]
+        left = f"; about {duration(self.seconds_left)} left" if self.done < self.total else ""
+        return [f"took {duration(self.seconds)} of one process{left}", *self.remarks]
 
     @property
     def parts(self) -> list[str | Bar | TextTable]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,7 @@ from descend.study.analysis import (
     train_beside_validation,
 )
 from descend.study.analysis.ranking import LEVEL, compare_searches
-from descend.study.design.lint import Remark, lint, lint_edges
+from descend.study.design.lint import Remark, counted, lint, lint_edges
 from descend.study.lineage import TuningRound, lint_rounds
 from descend.study.running.plan import Cell, cells, confirmed, natural, needed, pending, planned, score, winner
 from descend.study.running.trial import RETRIED, Record
@@ -171,6 +170,9 @@ class Comparison:
     follow_ups: tuple[dict[str, Any], ...] = ()
     rounds: tuple[TuningRound, ...] = ()
 
+    def __str__(self) -> str:
+        return f"{self.verdict}\n\n{self.table}"
+
     @property
     def lower(self) -> bool:
         """Whether the least of the compared numbers is the best."""
@@ -203,9 +205,8 @@ class Comparison:
             lines.insert(0, f"cannot rank: {next(iter(self.study.arms))} is the one arm, and there is no other")
         elif not self.ranked:
             lines.insert(0, f"cannot rank: {self._why_not()}")
-        if kinds := Counter(remark.kind for remark in self.remarks):
-            shown = ", ".join(f"{count} of {kind}" for kind, count in sorted(kinds.items()))
-            lines.append(f"read the lints before you believe this: {shown}")
+        if self.remarks:
+            lines.append(f"read the warnings before you rely on this: {counted(self.remarks)}")
         return printable("\n".join(lines), keep="\n")
 
     def _why_not(self) -> str:
@@ -287,7 +288,7 @@ class Comparison:
         lines = [f"the target {target.value:g} is met by the median of re-runs: {shown}"]
         matched = [name for name, met in meets.items() if all(met)]
         if any(remark.kind in ("budget", "freedom") for remark in self.remarks):
-            lines.append("nothing is called matched, as budgets or freedom differ: see the lints")
+            lines.append("nothing is called matched, as budgets or freedom differ: see the warnings")
         elif len(matched) > 1 and not any({p.better, p.worse} <= {*matched} for p in group.ranking.pairs if p.ranked):
             lines.append(
                 f"matched: {', '.join(matched)} all meet the target, with equal budgets and equal freedom; this does "

@@ -213,7 +213,9 @@ class Callbacks:
     def __init__(self, callbacks: tuple[Callback, ...] = ()) -> None:
         for callback in callbacks:
             if not isinstance(callback, Callback):  # pyright: ignore[reportUnnecessaryIsInstance]  # users pass anything
-                raise ConfigurationError(f"callbacks must be instances of descend.Callback, got {callback!r}")
+                given: Any = callback
+                called = f": construct it, {given.__name__}(...)" if isinstance(given, type) else ""
+                raise ConfigurationError(f"callbacks must be instances of descend.Callback, got {callback!r}{called}")
         self.all = tuple(callbacks)
         self._listeners = {
             event: tuple(

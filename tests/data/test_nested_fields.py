@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from descend.data.nested_fields import as_rows, fields_of, form_of, native, nested
+from descend.data.nested_fields import as_rows, fields_of, form_of, native, nested, samples_as_batches
 from descend.errors import DataError
 
 
@@ -98,3 +98,32 @@ def test_arrays_of_another_byte_order_have_their_values():
 def test_what_are_no_rows_is_refused_with_place_and_field(batch, count, message):
     with pytest.raises(DataError, match=message):
         as_rows(batch, "here", count)
+
+
+class Series:
+    def to_numpy(self): ...
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ([(torch.ones(4), torch.tensor(1))] * 3, "a list is taken as mini-batches"),
+        ([([1.0, 2.0], 1)] * 3, "a list is taken as mini-batches"),
+        ([{"x": torch.ones(4), "y": 1}], "a list is taken as mini-batches"),
+        (([[1.0, 2.0]], [1]), "part 0 is a list of Python values: pass torch.tensor"),
+        ((torch.ones(2, 3), ["cat", "dog"]), "part 1 is a list of Python values: number the classes"),
+        ((torch.ones(2, 3), Series()), "part 1 is a Series: pass part.to_numpy()"),
+    ],
+)
+def test_samples_that_would_be_taken_as_batches(data, said):
+    assert samples_as_batches(data).startswith(said)
+
+
+@pytest.mark.parametrize("data", [[(torch.ones(4, 2), torch.ones(4))], [torch.ones(4, 2)], ((torch.ones(2),),), [], ()])
+def test_batches_are_no_samples(data):
+    assert samples_as_batches(data) is None
+
+
+def test_text_in_an_array_says_how_to_number_it():
+    with pytest.raises(DataError, match=r"numpy\.unique\(labels, return_inverse=True\)"):
+        as_rows({"y": np.array(["cat", "dog"])}, "data")

@@ -46,11 +46,22 @@ def test_arrays_are_shown_by_their_range():
     assert value["samples"][1]["w"] == [2, 3]
 
 
+def test_samples_in_text_have_names_of_classes_and_ranges_of_arrays():
+    kind = np.where(np.arange(20) < 1, "a", "b")
+    data = read({"v": np.arange(40 * 20).reshape(20, 40), "kind": kind}, target="kind")
+    lines = as_text(survey({"train": data})).splitlines()
+    assert [line for line in lines if line.startswith("sample")] == [
+        f"sample {i}: v=40, {40 * i} to {40 * i + 39}, kind={'b' if i else 'a'}" for i in range(3)
+    ]
+
+
 def test_text_has_a_row_for_each_field_and_a_line_for_each_problem():
     lines = as_text(found(kind=np.where(np.arange(20) < 5, "a", "b\x1b[31m"))).splitlines()
     assert lines[0].startswith("dict: train 20 samples")
     assert re.match(r"x +- +float64 +19 +1 +0 +19 +9.78947", next(line for line in lines if line.startswith("x")))
-    assert "a: 5, b\\x1b[31m: 15" in next(line for line in lines if line.startswith("kind"))
+    of_text = next(line for line in lines if line.startswith("kind"))
+    assert "a: 5, b\\x1b[31m: 15" in of_text
+    assert re.search(r"text +20 +0 +1 chars +6 chars +4.75 chars", of_text)
     assert lines[-2:] == ["1 problems:", "  missing (train): 'x' is missing in 1 of 20 samples"]
     assert as_text(survey({"train": read({"x": np.arange(3)})})).endswith("no problems were found")
 
@@ -65,6 +76,8 @@ def test_html_has_a_contact_sheet_and_escapes_names(tmp_path):
     contents = re.findall(r"data:image/png;base64,([^\"]+)", page)
     shown = [np.asarray(Image.open(io.BytesIO(base64.b64decode(content)))) for content in contents]
     np.testing.assert_array_equal(shown, pixels[[1, 2, 0]])
+    assert "<figcaption>0: label=&lt;b&gt;</figcaption>" in page
+    assert "<td>3 x 6 x 5, " in page
     assert "<script>" not in page
     assert "<b>" not in page
     assert "&lt;b&gt;" in page

@@ -321,6 +321,11 @@ def test_a_batch_larger_than_the_data_set_is_one_partial_batch_and_says_so():
     assert result.steps == 2
 
 
+@pytest.mark.filterwarnings("error")
+def test_validation_samples_may_be_fewer_than_a_batch():
+    fit(batch_size=5, valid=(X[:3], Y[:3]), stop=descend.Epochs(1))
+
+
 @pytest.mark.parametrize(
     ("settings", "sizes"),
     [

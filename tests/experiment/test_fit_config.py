@@ -55,6 +55,11 @@ def test_all_wrong_arguments_are_reported_at_once():
     assert len(caught.value.problems) == len(wrong)
 
 
+def test_what_is_no_module_is_not_called_a_class():
+    with pytest.raises(ConfigurationError, match=r"must be a torch.nn.Module, got 'resnet18'$"):
+        fit_config(**arguments(module="resnet18"))
+
+
 def test_a_model_brings_what_is_not_given_here():
     class Watch(descend.Callback):
         pass

@@ -113,8 +113,9 @@ def test_a_winner_at_the_edge_is_flagged():
     assert ("edge", "low") in {(remark.kind, remark.arm) for remark in result.remarks}
     assert result.verdict.splitlines() == [
         "cannot rank: low is the one arm, and there is no other",
-        "read the lints before you believe this: 1 of edge",
+        "read the warnings before you rely on this: 1 best value near an end of its range",
     ]
+    assert str(result) == f"{result.verdict}\n\n{result.table}"
 
 
 def test_a_module_a_class_and_a_function_are_taken_as_they_are():

@@ -72,6 +72,9 @@ def test_the_status_of_a_directory(tmp_path):
         "ended: 1 diverged, 2 done",
         "took 1 s of one process; about 0 s left",
     ]
+    with StudyDirectory(tmp_path, STUDY) as directory:
+        directory.record(*RECORDS[3:])
+    assert str(status_of(tmp_path)).splitlines()[-1].endswith("of one process")  # nothing is left
 
 
 def test_what_does_not_count_is_reported(tmp_path):

@@ -12,6 +12,7 @@ Settings are flat, with dotted names:
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib
 import inspect
 import math
@@ -219,7 +220,8 @@ def arm(value: Any) -> Arm:
 
     Args:
         value: An `Arm`; a table with the fields of one; a name such as "nesterov" or "LAMB", or a torch optimizer
-            class, which get their usual settings and a learning rate searched over four decades.
+            class, which get their usual settings and a learning rate searched over four decades; a `functools.partial`
+            of a class, whose learning rate is the middle of these, and whose other settings are fixed.
 
     Raises:
         ConfigurationError: everything that is wrong with it.
@@ -236,12 +238,21 @@ def arm(value: Any) -> Arm:
             raise ConfigurationError(f"there is no optimizer '{value}'{nearest(value, options)}")
         usual = float(dict(known.options)["lr"])
         return Arm(known.name, {"lr": log(usual / 100, usual * 100)}, fixed)
+    if isinstance(value, functools.partial) and not value.args:
+        plain, fixed = arm(value.func), dict(value.keywords)
+        rate = fixed.pop("lr", None)
+        space = {"lr": log(rate / 100, rate * 100)} if _is_positive(rate) else plain.space
+        return Arm(plain.optimizer, space, {**plain.fixed, **fixed})
     if isinstance(value, str) or callable(value):
         usual = _usual_rate(value)
         return Arm(value, {"lr": log(usual / 100, usual * 100)})
     raise ConfigurationError(
         f"an arm is a name, a torch optimizer class, a table or an Arm, and not an object of {type(value).__name__}"
     )
+
+
+def _is_positive(rate: object) -> bool:
+    return isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0 < rate < math.inf
 
 
 def _of_table(table: dict[str, Any]) -> Arm:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,17 @@ if TYPE_CHECKING:
     from descend.study.design.space import Dimension
     from descend.study.design.study import Study
 
-__all__ = ["Remark", "lint", "lint_edges"]
+__all__ = ["Remark", "counted", "lint", "lint_edges"]
+
+# One of a kind and several, as `counted` says them.
+_KINDS = {
+    "budget": ("arm with a smaller budget", "arms with a smaller budget"),
+    "data": ("difference in the data", "differences in the data"),
+    "edge": ("best value near an end of its range", "best values near an end of their range"),
+    "freedom": ("difference in what is tuned", "differences in what is tuned"),
+    "schedule": ("doubtful schedule", "doubtful schedules"),
+    "variant": ("difference between variants of a rule", "differences between variants of a rule"),
+}
 
 _SWITCHES = ("bias_correction", "eps_at", "rate_inside", "decay", "eps", "ratio_of", "one_at_zero_gradient")
 
@@ -44,6 +55,12 @@ class Remark:
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.arm}: {self.text}"
+
+
+def counted(remarks: Iterable[Remark]) -> str:
+    """How many remarks there are of each kind, in words; empty without any."""
+    kinds = Counter(remark.kind for remark in remarks)
+    return ", ".join(f"{count} {_KINDS[kind][count > 1]}" for kind, count in sorted(kinds.items()))
 
 
 def lint(study: Study) -> list[Remark]:
@@ -183,8 +200,8 @@ def lint_edges(
                 value = configuration.get(name)
                 end = one.edge(value) if isinstance(value, (int, float)) else None
                 if end:
-                    low, high = one.options
-                    where = f"{name} = {value:.3g}, at the {end} end of {low:g} to {high:g}"
+                    low, high = one.bounds
+                    where = f"{name} = {value:.3g}, near the {end} end of its range, {low:g} to {high:g}"
                     text = f"search {number + 1} ended at {where}: widen the range and search again"
                     found.append(Remark("edge", title, text))
     return found

@@ -68,6 +68,12 @@ class Dimension:
         """The first value and the last, which of a range is just below its upper end; all of a choice."""
         return list(self.options) if self.kind == "choice" else [self.at(0.0), self.at(_LAST)]
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The lowest and the highest value of a range of numbers: 0.7 and 0.995 of `one_minus_log(5e-3, 0.3)`."""
+        low, high = self.options
+        return (1 - high, 1 - low) if self.kind == "one_minus_log" else (low, high)
+
     def at(self, u: float) -> Any:
         """The value at the part u of the dimension, 0 ≤ u < 1."""
         if self.kind == "choice":

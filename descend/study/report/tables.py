@@ -30,6 +30,7 @@ from descend.study.analysis.ranking import LEVEL
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from descend.study.design.space import Dimension
     from descend.study.results import Comparison, Group, ResultRow
 
 __all__ = [
@@ -79,12 +80,20 @@ def arms(comparison: Comparison) -> Table:
             name,
             arm.title,
             arm.schedule,
-            "; ".join(f"{k}: {d.kind} {' to '.join(map(str, d.options))} ({d.size})" for k, d in arm.space.items()),
+            "; ".join(f"{_searched(k, d)} ({d.size})" for k, d in arm.space.items()),
             "; ".join(f"{key} = {value}" for key, value in arm.fixed.items()),
         )
         for name, arm in comparison.study.arms.items()
     ]
     return Table("arms", ("arm", "optimizer", "schedule", "searched over", "fixed"), tuple(rows))
+
+
+def _searched(name: str, one: Dimension) -> str:
+    """What is drawn, and from where: "lr: log 0.01 to 10", "1 - momentum: log 0.005 to 0.3", "eps: 1e-8 or 1e-6"."""
+    if one.kind == "choice":
+        return f"{name}: {' or '.join(map(str, one.options))}"
+    drawn, kind = (f"1 - {name}", "log") if one.kind == "one_minus_log" else (name, one.kind)
+    return f"{drawn}: {kind} {' to '.join(map(str, one.options))}"
 
 
 def bill(comparison: Comparison) -> Table:

@@ -1,6 +1,7 @@
 """Arms: their short forms, their settings, and what is wrong with them."""
 
 import datetime
+import functools
 import math
 
 import pytest
@@ -77,3 +78,9 @@ def test_what_is_wrong_with_an_arm(made, said):
 
 def test_options_of_other_libraries_are_not_known_here():
     assert Arm("torch.optim:SGD", {}, {"lr": 1.0, "anything": 1}).problems() == []
+
+
+def test_a_partial_sets_the_middle_of_the_learning_rates_and_what_is_fixed():
+    one = arm(functools.partial(torch.optim.SGD, lr=0.5, momentum=0.9))
+    assert one == Arm(torch.optim.SGD, {"lr": log(0.005, 50.0)}, {"momentum": 0.9})
+    assert arm(functools.partial(torch.optim.Adam)).space == arm(torch.optim.Adam).space

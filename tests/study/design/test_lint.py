@@ -1,6 +1,7 @@
 """What the design of a study gives away before it runs."""
 
-from descend.study.design import Arm, Study, lint, lint_edges, log, preset
+from descend.study.design import Arm, Study, lint, lint_edges, log, one_minus_log, preset
+from descend.study.design.lint import Remark, counted
 
 
 def study(**arms):
@@ -74,7 +75,18 @@ def test_winners_at_the_end_of_their_range_are_named():
     spaces = {"nesterov": {"weight_decay": log(1e-4, 1e-2), "lr": log(0.01, 10)}}
     found = lint_edges({"nesterov": [{"weight_decay": 7.8e-3, "lr": 0.5}, {"weight_decay": 1e-3, "lr": 0.5}]}, spaces)
     assert len(found) == 1
-    assert "search 1 ended at weight_decay = 0.0078, at the upper end of 0.0001 to 0.01" in found[0].text
+    assert "search 1 ended at weight_decay = 0.0078, near the upper end of its range, 0.0001 to 0.01" in found[0].text
+
+
+def test_the_range_of_a_momentum_is_that_of_its_values():
+    (found,) = lint_edges({"sgd": [{"momentum": 0.994}]}, {"sgd": {"momentum": one_minus_log(5e-3, 0.3)}})
+    assert "momentum = 0.994, near the upper end of its range, 0.7 to 0.995" in found.text
+
+
+def test_remarks_are_counted_in_words():
+    assert counted([]) == ""
+    remarks = [Remark(kind, "a", "") for kind in ("freedom", "edge", "edge")]
+    assert counted(remarks) == "2 best values near an end of their range, 1 difference in what is tuned"
 
 
 def test_a_run_of_any_length_is_looked_at_in_bounded_time():

@@ -1,10 +1,12 @@
 """Tables: their cells, from records that were made up, and from what was asked afterwards."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from descend.study.analysis import best_rate_by_decay
+from descend.study.design import Arm, choice, log, one_minus_log
 from descend.study.report import tables
 from descend.study.report.tables import short
 
@@ -47,6 +49,20 @@ def test_a_number_has_five_digits(value, text):
 
 def column(table, head):
     return [row[table.heads.index(head)] for row in table.rows]
+
+
+@pytest.mark.parametrize(
+    ("one", "text"),
+    [
+        (log(0.01, 10), "lr: log 0.01 to 10"),
+        (one_minus_log(5e-3, 0.3), "1 - momentum: log 0.005 to 0.3"),
+        (choice(1, 2), "lr: 1 or 2"),
+    ],
+)
+def test_the_table_of_arms_says_what_is_drawn(one, text):
+    name = "momentum" if one.kind == "one_minus_log" else "lr"
+    table = tables.arms(SimpleNamespace(study=SimpleNamespace(arms={"a": Arm("SGD", {name: one})})))
+    assert column(table, "searched over") == [f"{text} ({one.size})"]
 
 
 def test_the_cost_charges_what_failed(result):
