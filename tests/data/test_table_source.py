@@ -9,7 +9,7 @@ import torch
 
 import descend
 from descend.data import Loading, open_data, read
-from descend.data.table_source import is_table
+from descend.data.tensor_reader import is_table
 from descend.errors import ConfigurationError, DataError
 
 N = 40
