@@ -181,6 +181,17 @@ class StudyTask:
         last = None if last is None else replace(last, task=last.task.on_device(device))
         return replace(self, device=device, phases=phases, fine_tuning=last)
 
+    def beside_modules(self) -> StudyTask:
+        """The same with all samples of a prepared task on the device of its modules, for stacks of these."""
+        device = next((p.device for p in self.module(0).parameters()), torch.device("cpu"))
+        splits = {"train": self.train, "validation": self.validation, "test": self.test}
+        if all(part.device == device for rows in splits.values() for part in rows or ()):
+            return self
+        moved = {name: rows and tuple(part.to(device) for part in rows) for name, rows in splits.items()}
+        task = replace(self, **moved)
+        object.__setattr__(task, "traces", self.traces)  # one for all stacks
+        return task
+
     def _placed(self, module: nn.Module) -> nn.Module:
         return module if self.device is None else module.to(self.device)
 

@@ -69,7 +69,7 @@ def test_24_studies(executor: str, figure: Figure, tmp_path: Path) -> None:
     def make() -> nn.Module:
         return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).cuda()
 
-    task = StudyTask(make, nn.CrossEntropyLoss(), (x.cuda(), y.cuda()), (x.cuda(), y.cuda())).prepared()
+    task = StudyTask(make, nn.CrossEntropyLoss(), (x, y), (x, y)).prepared()
     settings = {"optimizer": "SGD", "momentum": 0.9, "schedule": "constant"}
     trials = [
         Trial("sgd", 32, 100, 0, "search", i, 0, i, {**settings, "lr": 0.001 * (i + 1)}) for i in range(16)

@@ -144,8 +144,6 @@ def _alone(setup: TrialSetup) -> str | None:
     """Why trials of this setup cannot be stacked; None if they can."""
     if setup.checkpoints is not None:
         return "each trial is saved by itself (checkpoint_every)"
-    if setup.needs.device not in (None, "cpu"):
-        return "their modules are on a GPU"
     return "a stack shares the processors, and each trial needs several" if setup.needs.cores > 1 else None
 
 

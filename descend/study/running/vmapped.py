@@ -51,8 +51,6 @@ def can_run_vmapped(task: StudyTask, trials: Sequence[Trial], kinds: dict[str, A
     module = task.module(trials[0].seed)
     if reason := next((layer.runs_alone for layer in module.modules() if getattr(layer, "runs_alone", "")), None):
         return str(reason)
-    if any(p.device.type != part.device.type for p in module.parameters() for part in task.train):
-        return "weights and data are on different devices"
     try:
         updates_of(trials, [module] * len(trials))
     except DescendError as error:
@@ -105,7 +103,7 @@ def run_vmapped(
     began = time.perf_counter()
     with warnings.catch_warnings(), SignalHandler() as stop:
         warnings.simplefilter("ignore")  # vmap says where it falls back to a loop
-        stack = Stack(task, trials)
+        stack = Stack(task.beside_modules(), trials)
         at = evaluation_steps(trials[0].steps, evaluations)
         looks = [stack.look()]
         for number in range(1, trials[0].steps + 1):

@@ -133,7 +133,6 @@ SAVED = TrialSetup(checkpoints=TrialCheckpoints(Path("trials"), 5))
     ("setup", "said"),
     [
         (SAVED, r"each trial is saved by itself \(checkpoint_every\)"),
-        (TrialSetup(Needs(device="cuda")), "their modules are on a GPU"),
         (TrialSetup(Needs(cores=2)), "each trial needs several"),
         (TrialSetup(Needs(ranks=2)), "each has 2 ranks on this machine; say --executor one, or ray"),
     ],

@@ -41,9 +41,12 @@ def test_steps_are_those_of_each_trial_by_hand(settings):
     assert stack.failed_at.tolist() == [0, 0, 0]
 
 
-def test_the_first_update_that_is_not_finite_is_noted_and_others_go_on():
+@pytest.mark.parametrize("on_device", [False, True])
+def test_the_first_update_that_is_not_finite_is_noted_and_others_go_on(on_device, monkeypatch):
     trials = [trial(0, lr=0.1), trial(1, lr=1e200)]
     stack = Stack(TASK, trials)
+    if on_device:  # nothing is asked of it there before the gradients are looked at
+        monkeypatch.setattr(torch.Tensor, "is_cpu", property(lambda self: False), raising=False)
     for number in range(1, 6):
         stack.step(number)
     assert stack.failed_at[0] == 0
