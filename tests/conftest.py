@@ -22,9 +22,9 @@ def pytest_configure(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """A run of slow tests alone imports no file without the word: collecting all costs each worker 20 seconds."""
+    """A run of slow tests alone imports no file without the mark: collecting all costs each worker 20 seconds."""
     if config.option.markexpr == "slow" and collection_path.suffix == ".py":
-        return "slow" not in collection_path.read_text() or None
+        return "mark.slow" not in collection_path.read_text() or None
     return None
 
 

@@ -71,8 +71,13 @@ def test_a_sample_that_cannot_be_used(how, words, workers):
     )
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("how", ["raises", "shape", "type", "nothing"])
+@pytest.mark.parametrize(
+    ("how", "workers"),
+    [
+        *((how, 0) for how in ("raises", "shape", "type", "nothing")),
+        *(pytest.param(how, 2, marks=pytest.mark.slow) for how in ("raises", "shape")),  # read, and put together
+    ],
+)
 def test_bad_samples_are_replaced(tmp_path, how, workers):
     """By the next number, each listed once with a count, and one more than allowed ends the run."""
     seen = Seen()

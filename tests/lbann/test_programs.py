@@ -167,7 +167,7 @@ def test_expectations_hold_and_wrong_ones_fail(tmp_path, code, off, status):
     assert ("CheckMetric: test z is" in done.stderr) == bool(status)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=15)
 @pytest.mark.usefixtures("mnist")
 def test_lenet_of_the_quick_start_learns(tmp_path):
     """The lines on standard output are those that LBANN's tests look for."""

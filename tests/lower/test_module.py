@@ -138,7 +138,7 @@ def test_channels_last_gives_the_same_numbers_in_another_order_of_memory():
     assert outputs.conv2_kernel.is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=40)
 @pytest.mark.timeout(900)  # it waits for a compiler, three times
 def test_a_compiled_module_gives_the_same_numbers_and_draws():
     plain, compiled = made(), made()

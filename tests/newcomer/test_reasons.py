@@ -61,7 +61,7 @@ def python(tmp_path):
     return python
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 def test_ten_reasons_to_switch_and_ten_to_leave(python, tmp_path):
     work = tmp_path / "work"
     work.mkdir()

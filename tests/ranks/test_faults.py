@@ -71,7 +71,7 @@ def test_a_rank_that_never_comes_to_the_end_is_named_by_the_others(tmp_path):
     check(ended("sleeps at the end", 1, 2, tmp_path), 1, 6, "hangs", tmp_path, "step-16")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=35)
 def test_a_rank_that_hangs_while_it_writes_a_checkpoint_is_named_by_the_others(tmp_path):
     check(ended("hangs in a save", 0, 2, tmp_path), 0, 6, "hangs", tmp_path)
 

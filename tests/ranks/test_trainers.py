@@ -86,7 +86,7 @@ def test_a_trainer_that_is_killed_ends_all_and_they_go_on(tmp_path):
     assert lineage(tmp_path / "two" / "run") == lineage(tmp_path / "one" / "run")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=25)
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at by /proc")
 def test_a_slow_trainer_is_waited_for_and_one_that_hangs_is_not(tmp_path):
     """A slow one takes 1.1 s a step, so a round of it is longer than the timeout."""

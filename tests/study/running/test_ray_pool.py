@@ -86,7 +86,7 @@ def cluster(monkeypatch):
     up.shutdown()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 def test_workers_a_node_and_the_driver_are_killed_and_the_report_is_that_of_an_undisturbed_run(
     cluster, tmp_path, monkeypatch
 ):

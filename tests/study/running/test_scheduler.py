@@ -73,16 +73,9 @@ def test_alone_and_together_agree():
 @pytest.mark.slow
 def test_a_study_that_was_killed_goes_on_to_the_same_records(tmp_path):
     whole = conduct(study(), Memory(), executor="one")
-    code = f"""
-import sys; sys.path[:0] = [{str(Path.cwd())!r}, {str(Path(WORKLOAD).parent)!r}]
-from ranks.start import begin_alone
-from study_tasks import mlp
-from descend.study.running.scheduler import work
-work({str(tmp_path)!r}, "one")
-"""
     StudyDirectory(tmp_path, study())
     for _ in range(3):
-        process = subprocess.Popen([sys.executable, "-c", code])
+        process = begin_alone(WORK, tmp_path / "script", str(tmp_path), "one")
         before = len(StudyDirectory(tmp_path).records())
         deadline = time.monotonic() + 60
         while len(StudyDirectory(tmp_path).records()) < before + 3 and process.poll() is None:
@@ -109,7 +102,7 @@ def test_processes_share_a_study(tmp_path):
     assert list((tmp_path / "leases").iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=15)
 def test_processes_that_are_killed_anywhere_lose_nothing_and_run_nothing_twice(tmp_path, monkeypatch):
     """Two machines by their names share the directory; one process after the other is killed at moments by chance."""
     longer = study(steps=(300,))  # so that there is something to kill whenever it is looked for
