@@ -182,7 +182,7 @@ def run(
 @app.command(rich_help_panel=READ, short_help="Performance profiles over several workloads.")
 def score(
     directories: Annotated[
-        list[Path], typer.Argument(metavar="DIRECTORY...", help="Of studies, or one that holds several.")
+        list[Path], typer.Argument(metavar="DIRECTORY", help="Of studies, or one that holds several.")
     ],
     axis: Annotated[str, typer.Option(help="steps, or seconds of training on one machine.")] = "steps",
     limit: Annotated[float, typer.Option(help="Largest ratio to the fastest arm that counts.")] = 4.0,
