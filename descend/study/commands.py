@@ -21,7 +21,7 @@ DESIGN, RUN, READ, MORE = "Design", "Run", "Read", "Follow up"
 
 app = typer.Typer(
     cls=CommandGroup,
-    help="Compare optimizers, rates and batch sizes, fairly.",
+    help="Compare optimizers, learning rates and batch sizes.",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
