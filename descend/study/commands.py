@@ -29,7 +29,7 @@ app = typer.Typer(
 
 @app.callback()
 def options() -> None:
-    """Compare optimizers, rates and batch sizes, fairly, and say so when nothing can be ranked."""
+    """Compare optimizers, learning rates and batch sizes fairly, and say so when nothing can be ranked."""
     sys.path.insert(0, str(Path.cwd()))  # a workload of one's own is looked for where the command is given
 
 
