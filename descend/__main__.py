@@ -112,7 +112,7 @@ def _not_pipes(files: list[Path]) -> list[Path]:
 PrototextFiles = Annotated[
     list[Path],
     typer.Argument(
-        metavar="FILE...", help="The experiment, a prototext, or several with a part each.", callback=_not_pipes
+        metavar="FILE", help="The experiment, a prototext, or several with a part each.", callback=_not_pipes
     ),
 ]
 ShowChanges = Annotated[
@@ -453,7 +453,7 @@ def report(
 def view(
     directories: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN_OR_STUDY...", help="Directories of runs and studies, or one that holds these."),
+        typer.Argument(metavar="RUN_OR_STUDY", help="Directories of runs and studies, or one that holds these."),
     ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 0,
     browser: Annotated[bool, typer.Option("--browser", help="Also open it in a browser.")] = False,

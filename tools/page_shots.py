@@ -1,7 +1,7 @@
 """Pictures of the pages, to be looked at: make pages
 
 Writes a run page, the report of a study in `examples/studies` and the list of `descend view` into `build/pages`, and
-pictures of each at 1280 and 390 pixels, light and dark. Needs playwright and a Chromium.
+pictures of each at 1280, 768 and 390 pixels, light and dark. Needs playwright and a Chromium.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def shoot(name: str, url: str) -> None:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        for width in (1280, 390):
+        for width in (1280, 768, 390):
             for scheme in ("light", "dark"):
                 context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
                 page = context.new_page()

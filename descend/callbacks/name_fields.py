@@ -109,7 +109,17 @@ def require_samples(callback: Callback, modes: Collection[Mode]) -> None:
     what, roles = _any_of(callback.looks_at), _any_of(f"'{Mode(mode).role}'" for mode in callback.looks_at)
     problem = f"{f'{where}: ' if where else ''}{type(callback).__name__} needs {what} samples and this run has none"
     if refused(Deviation.NO_SAMPLES_TO_WATCH, problem):
-        raise ConfigurationError(f"{problem}: give a reader the role {roles}, or remove the callback")
+        raise ConfigurationError(
+            f"{problem}: give a reader the role {roles}{_of_fit(callback.looks_at)}, or remove the callback"
+        )
+
+
+def _of_fit(modes: Iterable[str]) -> str:
+    """What `descend.fit` calls the samples of these modes."""
+    names = {Mode.VALIDATION: "valid=", Mode.TEST: "test=", Mode.TOURNAMENT: "tournament="}
+    if said := [names[Mode(mode)] for mode in modes if Mode(mode) in names]:
+        return f" (of fit: {' or '.join(said)})"
+    return ""
 
 
 def require_extra(callback: Callback) -> None:

@@ -152,6 +152,8 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
         _refuse_sampler(how)
         _refuse_unused(how, "batches are taken as they come", "samples")
         return BatchIterable(cast("Any", data), how.batch_size, how.role, how.rank, how.ranks, how.unit)
+    if not isinstance(data, (str, bytes)) and hasattr(data, "__getitem__"):
+        raise ConfigurationError(f"data for '{how.role}': {type(data).__name__} has no __len__, and an epoch needs it")
     raise ConfigurationError(
         f"data for '{how.role}' must be a torch Dataset or DataLoader, a tuple of tensors or arrays, a reader, a list "
         f"of batches, or a function that returns an iterable of batches, got a {type(data).__name__}"

@@ -254,7 +254,7 @@ def fit_config(**given: Any) -> FitConfig:
             remedy="a class must be called first" if isinstance(given["module"], type) else "",
         ),
         check_instance("stop=", given["stop"], Stop, "a criterion such as descend.Epochs(10)"),
-        check_instance("callbacks", given["callbacks"], (list, tuple), "a list of callbacks"),
+        check_instance("callbacks", given["callbacks"], (list, tuple), "a list, such as [descend.EMA()]"),
         check_instance("transforms", given["transforms"], (list, tuple), "a list of gradient transforms"),
         check_instance(
             "algorithm", given["algorithm"], TrainingAlgorithm, "an algorithm such as descend.KFAC()", also=(None,)

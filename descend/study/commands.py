@@ -21,7 +21,7 @@ DESIGN, RUN, READ, MORE = "Design", "Run", "Read", "Follow up"
 
 app = typer.Typer(
     cls=CommandGroup,
-    help="Compare optimizers, rates and batch sizes, fairly.",
+    help="Compare optimizers, learning rates and batch sizes.",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
@@ -29,7 +29,7 @@ app = typer.Typer(
 
 @app.callback()
 def options() -> None:
-    """Compare optimizers, rates and batch sizes, fairly, and say so when nothing can be ranked."""
+    """Compare optimizers, learning rates and batch sizes fairly, and say so when nothing can be ranked."""
     sys.path.insert(0, str(Path.cwd()))  # a workload of one's own is looked for where the command is given
 
 
@@ -182,7 +182,7 @@ def run(
 @app.command(rich_help_panel=READ, short_help="Performance profiles over several workloads.")
 def score(
     directories: Annotated[
-        list[Path], typer.Argument(metavar="DIRECTORY...", help="Of studies, or one that holds several.")
+        list[Path], typer.Argument(metavar="DIRECTORY", help="Of studies, or one that holds several.")
     ],
     axis: Annotated[str, typer.Option(help="steps, or seconds of training on one machine.")] = "steps",
     limit: Annotated[float, typer.Option(help="Largest ratio to the fastest arm that counts.")] = 4.0,

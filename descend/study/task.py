@@ -338,7 +338,7 @@ def _find(text: str) -> Any:
 
 def _load_file(path: Path) -> Any:
     if not path.is_file():
-        raise ConfigurationError(f"workload: there is no file {path}")
+        raise ConfigurationError(f"workload: there is no file {path}, seen from {Path.cwd()}")
     name = f"descend_workload_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -6,6 +6,7 @@ import torch
 from data.torch_sets import Augmented, Failing
 from torch.utils.data import (
     DataLoader,
+    Dataset,
     IterableDataset,
     Subset,
     SubsetRandomSampler,
@@ -222,3 +223,12 @@ def test_indices_of_a_subset_may_count_from_the_end_and_not_beyond():
 def test_a_dictionary_of_something_else_than_fields_is_refused(data, words):
     with pytest.raises(ConfigurationError, match=f"a tensor or an array for each field, and {words}"):
         opened(data)
+
+
+def test_a_data_set_without_a_length_is_named():
+    class Endless(Dataset):
+        def __getitem__(self, index):
+            return torch.ones(2)
+
+    with pytest.raises(ConfigurationError, match="Endless has no __len__, and an epoch needs it"):
+        open_data(Endless(), Loading(batch_size=2))

@@ -547,7 +547,7 @@ def frozen():
         ({"resume": True}, "run_dir="),
         ({"stop": None}, "stop= must be a criterion"),
         ({"callbacks": [3]}, "callbacks must be instances"),
-        ({"callbacks": descend.GradientNorm()}, "callbacks must be a list of callbacks"),
+        ({"callbacks": descend.GradientNorm()}, r"callbacks must be a list, such as \[descend.EMA\(\)\]"),
         ({"shuffle": "no"}, "shuffle must be True or False, got 'no'"),
         ({"stop": descend.Reached("acuracy", 0.9), "metrics": ["accuracy"]}, "'acuracy'.* did you mean 'accuracy'"),
         ({"stop": descend.Reached("validation/objective", 0.1)}, "is not recorded.*train/objective"),

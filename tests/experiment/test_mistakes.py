@@ -279,4 +279,5 @@ def test_a_callback_without_samples_to_look_at_is_refused_before_anything_runs(a
     text = "  reader {".join(part for part in readers if 'role: "validate"' not in part)
     code, message = attempt(text.replace("progress_bar {", "early_stopping { patience: 2"), *options)
     assert code == 2
-    assert "EarlyStopping needs validation samples and this run has none: give a reader the role 'validate'" in message
+    assert "EarlyStopping needs validation samples and this run has none" in message
+    assert "give a reader the role 'validate' (of fit: valid=), or remove the callback" in message

@@ -30,7 +30,7 @@ def missing(text: str) -> str | None:
     A file is read and not run, so what its code makes up is taken to be missing.
     """
     if text.endswith(".prototext"):
-        return None if Path(text).is_file() else f"there is no file {text}"
+        return None if Path(text).is_file() else f"there is no file {text}, seen from {Path.cwd()}"
     place, _, name = text.rpartition(":")
     if place == "zoo":
         return None
@@ -38,7 +38,7 @@ def missing(text: str) -> str | None:
         top = place.partition(".")[0]
         return None if importlib.util.find_spec(top) else f"there is no module '{top}'"
     if not Path(place).is_file():
-        return f"there is no file {place}"
+        return f"there is no file {place}, seen from {Path.cwd()}"
     try:
         body = ast.parse(Path(place).read_text(encoding="utf-8")).body
     except (SyntaxError, ValueError) as error:

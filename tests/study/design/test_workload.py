@@ -1,5 +1,7 @@
 """A workload's text: its form, and what it names."""
 
+from pathlib import Path
+
 import pytest
 
 from descend.study.design.workload import check_form, missing
@@ -23,8 +25,8 @@ def test_what_is_not_there_is_reported_without_running_anything(tmp_path, monkey
     for name in ("task", "made", "system"):
         assert missing(f"task.py:{name}") is None
     assert missing("task.py:tsk") == "task.py has no 'tsk'; did you mean 'task'?"
-    assert missing("none.py:task") == "there is no file none.py"
-    assert missing("none.prototext") == "there is no file none.prototext"
+    assert missing("none.py:task") == f"there is no file none.py, seen from {Path.cwd()}"
+    assert missing("none.prototext") == f"there is no file none.prototext, seen from {Path.cwd()}"
     assert missing("no_such_package.part:f") == "there is no module 'no_such_package'"
     assert missing("json:loads") is None
     (tmp_path / "broken.py").write_text("def (")
