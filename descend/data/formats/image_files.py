@@ -145,7 +145,7 @@ def _is_list(begin: bytes) -> bool:
 
 
 def _names_image(line: bytes) -> bool:
-    name = line.rsplit(maxsplit=1)[0] if not line.endswith(tuple(e.encode() for e in ENDINGS)) else line
+    name, *_ = [line] if line.endswith(tuple(e.encode() for e in ENDINGS)) else line.rsplit(maxsplit=1) or [b""]
     return name.endswith(tuple(e.encode() for e in ENDINGS)) and len(name) < 512 and b"," not in line
 
 
