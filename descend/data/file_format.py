@@ -45,7 +45,8 @@ class ReadOptions:
         classes: The classes in the order of their numbers, where those in the files must not determine it: a list, or
             one for each field.
         format: Name of the format, where the content of the files does not tell it.
-        separator: Between the cells of a row, one character; or between the documents of a text.
+        separator: Between the cells of a row, one character, where a blank stands for runs of blanks and tabs; or
+            between the documents of a text.
         header: Whether the first row has the names of the columns.
         encoding: Of a table of text, as Python calls it: "latin-1", "utf-16"; None for UTF-8.
         comment: What lines of a table of text begin with that are no rows, such as "#".

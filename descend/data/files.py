@@ -55,6 +55,18 @@ _REFUSED = {
     ".pt": "holds pickled objects, and reading them would run code: save tensors as safetensors",
     ".pth": "holds pickled objects, and reading them would run code: save tensors as safetensors",
 }
+_OTHERS = (  # how files of other formats begin, what they are, and how to save them
+    (b"ORC", "an ORC file", "as Parquet"),
+    (b"Obj\x01", "an Avro file", "as Parquet"),
+    (b"SQLite format 3", "a database of SQLite", "a table of it as Parquet or CSV"),
+    (
+        b"MATLAB 5.0",
+        "a file of MATLAB",
+        "by MATLAB's save(..., '-v7.3'), which is HDF5, or as .npz by scipy.io.loadmat",
+    ),
+    (b"CDF\x01", "a netCDF 3 file", "as netCDF 4, which is HDF5: nccopy -k nc4"),
+    (b"CDF\x02", "a netCDF 3 file", "as netCDF 4, which is HDF5: nccopy -k nc4"),
+)
 _TFRECORD_GZIP = 1032  # gzip expands no more
 _READ_AT_ONCE = 1024  # samples, where only one field of them is wanted
 
@@ -189,6 +201,8 @@ def format_of(path: Path) -> FileFormat:
             return one
     if (found := next((name for magic, name in _COMPRESSED if begin.startswith(magic)), None)) is not None:
         raise DataError(f"{path} is compressed by {found}, and of compressed files those of gzip are read: unpack it")
+    if (other := next(((kind, how) for magic, kind, how in _OTHERS if begin.startswith(magic)), None)) is not None:
+        raise DataError(f"{path} is {other[0]}, which is not read: save it {other[1]}")
     if _is_tfrecord(path):
         raise DataError(
             f"{path} is a TFRecord file, which is not read: its records are messages of TensorFlow; write them as "

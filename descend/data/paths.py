@@ -23,6 +23,8 @@ _PATTERN = frozenset("*?[")
 _BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 _DESCRIPTIONS = frozenset(("dataset_info.json", "dataset_dict.json", "state.json"))  # of Hugging Face's save_to_disk
+_OF_SYSTEMS = frozenset(("Thumbs.db", "desktop.ini"))  # that Windows puts into folders
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 MAX_NAMES = 2**20  # that a pattern with braces may expand to
 ROLE_WORDS = {
     "train": ("train", "training"),
@@ -44,8 +46,8 @@ def files_of(source: Any, role: str = "train") -> list[Path]:
     """The files of a source, each once: those of a list in its order, those of a folder or a pattern in order of names.
 
     Braces expand to several names, in their order, all of which must be there: "shard-{000..127}.tar", "{a,b}.csv".
-    Files whose names begin with a dot or an underscore are left out of folders, as are such folders; of a folder with
-    files for several roles those of `role` are taken, see `of_role`.
+    Files whose names begin with a dot or an underscore are left out of folders, as are such folders and files that a
+    system puts there; of a folder with files for several roles those of `role` are taken, see `of_role`.
 
     Raises:
         ConfigurationError: the source does not name files.
@@ -103,6 +105,8 @@ def _expanded(text: str, role: str) -> list[Path]:
         if not files:
             raise DataError(f"no file matches the pattern {text}")
         return files
+    if _ADDRESS.match(text):
+        raise DataError(f"{text} is an address, and files of this machine are read: fetch it, and pass the file's path")
     raise DataError(f"there is no file or folder {path.absolute()}")
 
 
@@ -110,7 +114,7 @@ def _inside(folder: Path) -> list[Path]:
     found: list[Path] = []
     for place, folders, names in os.walk(folder, followlinks=False):
         folders[:] = [name for name in folders if name[0] not in "._"]
-        found += [Path(place) / name for name in names if name[0] not in "._"]
+        found += [Path(place) / name for name in names if name[0] not in "._" and name not in _OF_SYSTEMS]
     return sorted(path for path in found if path.name not in _DESCRIPTIONS and path.is_file())
 
 

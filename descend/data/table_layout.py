@@ -41,6 +41,8 @@ def is_any_number(cell: str) -> bool:
 
 def split_by_blanks(line: str, quote: str = _QUOTE) -> list[str]:
     """The cells of a line that has runs of spaces and tabs between them."""
+    if quote not in line and line.isascii():
+        return line.split()
     blank = line.replace("\t", " ").strip()
     return next(csv.reader([blank], delimiter=" ", quotechar=quote, skipinitialspace=True), [])
 

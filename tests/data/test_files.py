@@ -174,6 +174,8 @@ def test_other_compressed_files_are_refused_by_name(tmp_path, begin, name):
         ("a.xlsx", b"PK\x03\x04" + bytes(100), "is a workbook: save its sheet as CSV"),
         ("a.csv.zip", b"PK\x03\x04" + bytes(100), "is a zip archive: unpack it"),
         ("a.pkl", b"\x80\x05\x95" + bytes(100), "reading them would run code"),
+        ("a.mat", b"MATLAB 5.0 MAT-file, Platform: GLNXA64" + b" " * 90, "save(..., '-v7.3'), which is HDF5"),
+        ("a.db", b"SQLite format 3\0" + bytes(90), "is a database of SQLite, which is not read"),
         ("a.pt", b"PK\x03\x04" + bytes(100), "save tensors as safetensors"),
     ],
 )

@@ -89,6 +89,8 @@ def test_roles(folder, given, train, validate, test):
         ("nowhere.csv", "there is no file"),
         ("no*.csv", "no file matches"),
         ("x" * 5000, "cannot be opened"),
+        ("https://host/a.csv", "is an address.*: fetch it"),
+        ("s3://bucket/a.parquet", "is an address"),
         ("a\0", "no file|cannot"),
     ],
 )
@@ -151,3 +153,8 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path, kind):
     last = len(reader) - 1
     with pytest.raises(DataError, match=rf"sample {last} of .*a\.{kind}.* was cut to 5,000 bytes while it was read"):
         reader.read(np.array([last]))
+
+
+def test_files_that_a_system_puts_into_folders_are_no_data(folder):
+    root = folder("images/a/1.png", "images/a/Thumbs.db", "images/b/desktop.ini", "images/b/.DS_Store")
+    assert names(files_of(root), root) == ["images/a/1.png"]

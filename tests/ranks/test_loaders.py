@@ -14,7 +14,7 @@ from ranks.start import begin, end
 
 KILLED = "was killed by SIGKILL at sample"
 HANGS = "is not read after 4 seconds: it hangs"
-FOR_OTHERS = {"DESCEND_TIMEOUT_SECONDS": "60"}  # the rank that has the cause must be the one that names it
+FOR_OTHERS = {"DESCEND_TIMEOUT_SECONDS": "60"}  # the rank that has the cause names it first
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 
 def is_there(process):
-    """Whether a process runs; one that ended and whose exit code was not read does not."""
+    """Whether a process runs; one that ended and whose exit code was not asked for does not."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

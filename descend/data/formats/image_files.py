@@ -9,6 +9,7 @@ Images are arrays (channels, height, width), see `descend.data.pictures`.
 
 from __future__ import annotations
 
+import codecs
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,13 +113,14 @@ def _open_list(paths: Sequence[Path], options: ReadOptions) -> ImageFiles:
     files: list[Path] = []
     labels: list[str] = []
     for path in paths:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
             if not line.strip():
                 continue
-            name, _, label = line.strip().rpartition(" ") if _has_label(line) else (line.strip(), "", "")
-            if not (path.parent / name.strip()).is_file():
-                raise DataError(f"{path}, line {number}: there is no file {path.parent / name.strip()}")
-            files.append(path.parent / name.strip())
+            words = line.strip().rsplit(maxsplit=1) if _has_label(line) else [line.strip()]
+            name, label = words if len(words) == 2 else (words[0], "")
+            if not (path.parent / name).is_file():
+                raise DataError(f"{path}, line {number}: there is no file {path.parent / name}")
+            files.append(path.parent / name)
             labels.append(label)
     if not files:
         raise DataError(f"{paths[0]} names no image")
@@ -137,13 +139,13 @@ def _has_label(line: str) -> bool:
 
 def _is_list(begin: bytes) -> bool:
     """Whether all lines at the beginning have the name of an image, and a label or nothing behind it."""
-    lines = begin.split(b"\n")
+    lines = begin.removeprefix(codecs.BOM_UTF8).split(b"\n")
     whole = lines[:-1] if len(lines) > 1 else lines  # the last one may be cut off
     return all(map(_names_image, [line.strip().lower() for line in whole if line.strip()] or [b""]))
 
 
 def _names_image(line: bytes) -> bool:
-    name = line.rsplit(b" ", 1)[0].strip() if not line.endswith(tuple(e.encode() for e in ENDINGS)) else line
+    name, *_ = [line] if line.endswith(tuple(e.encode() for e in ENDINGS)) else line.rsplit(maxsplit=1) or [b""]
     return name.endswith(tuple(e.encode() for e in ENDINGS)) and len(name) < 512 and b"," not in line
 
 

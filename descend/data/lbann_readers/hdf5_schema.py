@@ -299,7 +299,7 @@ def _yaml(path: Path) -> dict[str, Any]:
     """A YAML file whose leaves are texts: no value is given a type, and no code is run."""
     yaml = library("yaml", "the reader 'hdf5_data_reader'")
     try:
-        found = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+        found = yaml.load(path.read_text(encoding="utf-8-sig"), Loader=yaml.BaseLoader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict):

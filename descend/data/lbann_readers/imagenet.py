@@ -103,7 +103,7 @@ def _open_imagenet(reader: Reader, seed: int) -> ListedImages:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"{path} must be a text: {error}") from error
 

@@ -69,7 +69,7 @@ def listed_samples(reader: Reader, names_in: Callable[[Path], Sequence[str]]) ->
     """
     path = located(reader, "sample_list")
     try:
-        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [line.split() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     kind = lines[0][0] if lines and lines[0] else ""

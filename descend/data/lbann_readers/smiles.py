@@ -79,7 +79,7 @@ def vocabulary(path: Path) -> dict[str, int]:
     """
     numbers: dict[str, int] = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"{path} must be a text: {error}") from error
     for place, line in enumerate(lines, start=1):

@@ -170,7 +170,7 @@ def _open_csv(reader: Reader, seed: int) -> LabelledArrays:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of a file without rows, which is refused below
             table = np.loadtxt(
-                path, delimiter=separator, skiprows=skipped, ndmin=2, comments=None, quotechar='"', encoding="utf-8"
+                path, delimiter=separator, skiprows=skipped, ndmin=2, comments=None, quotechar='"', encoding="utf-8-sig"
             )
     except (ValueError, OSError, EOFError) as error:
         raise DataError(
@@ -205,7 +205,7 @@ def _open_npz(reader: Reader, seed: int) -> LabelledArrays:
 def _open_npz_files(reader: Reader, seed: int) -> LabelledArrays:
     listing = located(reader, "data_filename")
     try:
-        names = [line.strip() for line in listing.read_text(encoding="utf-8").splitlines() if line.strip()]
+        names = [line.strip() for line in listing.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
         raise DataError(f"{listing} must be a text with the name of an .npz file on each line: {error}") from error
     names = names[: reader.max_files_to_load or None]

@@ -136,3 +136,12 @@ def test_a_first_image_that_is_damaged_is_a_bad_sample(folder):
     assert reader.fields["image"].shape == PIXELS.shape[3:] + PIXELS.shape[1:3]
     assert f"sample 0 of reader 'images' for 'train' ({first}) cannot be read" in refusal(folder)
     np.testing.assert_array_equal(reader.read(np.array([1]))["image"][0], PIXELS[ORDER[1]].transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("between", [" ", "\t", "   "])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_lists_of_other_systems(folder, between, encoding):
+    """With a mark of UTF-8 at the beginning, tabs before labels and carriage returns behind them."""
+    lines = [f"{CLASSES[i % 3]}/{i}.png{between}{CLASSES[i % 3]}\r\n" for i in range(9)]
+    (folder / "list.txt").write_bytes("".join(lines).encode(encoding))
+    same(read(folder / "list.txt"), {"image": PIXELS.transpose(0, 3, 1, 2), "label": [1, 0, 2] * 3})

@@ -130,3 +130,11 @@ def test_a_damaged_image_is_named_or_replaced(images):
         (batch,) = open_data(reader, Loading(batch_size=4, shuffle=False, skip_bad=1)).epoch(0)
     assert batch.ids.tolist() == [0, 1, 3, 3]
     assert batch.fields["labels"].argmax(1).tolist() == [0, 3, 9, 9]
+
+
+def test_a_list_with_a_mark_of_utf_8_and_tabs(images):
+    folder, _ = images
+    text = (folder / "train.txt").read_text().replace(".png ", ".png\t").replace("\n", "\r\n")
+    (folder / "train.txt").write_text(text, encoding="utf-8-sig", newline="")
+    reader = opened("imagenet", folder / "train", **FIELDS, transforms=[CenterCrop(16, 16), Colorize()])
+    assert everything(reader)["labels"].argmax(1).tolist() == [0, 3, 6, 9]

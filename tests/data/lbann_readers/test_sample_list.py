@@ -70,3 +70,7 @@ def test_lists_that_are_wrong(listed, lines, words):
     with pytest.raises(DataError) as caught:
         listed(*lines)
     assert words in str(caught.value)
+
+
+def test_a_mark_of_utf_8_is_no_part_of_the_kind(listed):
+    assert listed("\ufeffCONDUIT_HDF5_INCLUSION", "1 2 1", "data", "a 1 2 s2") == [("a", "s2")]

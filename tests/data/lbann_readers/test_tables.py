@@ -154,3 +154,16 @@ def test_gan_labelling(tmp_path):
         np.testing.assert_array_equal(everything(reader)["labels"], one_hot(np.full(12, value), 2))
     none = {"data_filename": "a.npy", "disable_labels": True, "gan_labelling": True}
     assert "the samples have no labels" in refusal("numpy", tmp_path, **none)
+
+
+def test_a_mark_of_utf_8_is_no_part_of_a_number_or_a_name(tmp_path):
+    write_csv(tmp_path / "t.csv", (X, LABELS))
+    text = (tmp_path / "t.csv").read_text()
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8-sig")
+    found = everything(opened("csv", tmp_path, data_filename="t.csv"))
+    np.testing.assert_array_equal(found["samples"], X.astype(np.float32))
+    np.savez(tmp_path / "a.npz", data=X, labels=LABELS)
+    (tmp_path / "list").write_text("a.npz\n", encoding="utf-8-sig")
+    fields = {"data_filename": "list", "disable_responses": True}
+    found = everything(opened("numpy_npz_conduit_reader", tmp_path, **fields))
+    np.testing.assert_array_equal(found["labels"], one_hot(LABELS, 3))
