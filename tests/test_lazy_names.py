@@ -87,7 +87,8 @@ def test_nothing_is_an_instance_of_a_class_that_was_not_imported(monkeypatch: py
 LEFT_OUT = """
 descend.graph descend.lower descend.optim descend.pages descend.experiment.text descend.experiment.check
 descend.experiment.run_page descend.data.files descend.data.readers descend.data.description descend.data.transforms
-descend.train.population.runner descend.train.optimizers.zero descend.train.strategies.zero descend.callbacks.loggers
+descend.train.population.runner descend.train.optimizers.zero descend.train.strategies.zero
+descend.train.strategies.data_parallel descend.data.file_pipeline descend.callbacks.loggers
 jinja2 google.protobuf safetensors.torch typer rich pyarrow pydantic
 """
 
