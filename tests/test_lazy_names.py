@@ -93,12 +93,15 @@ jinja2 google.protobuf safetensors.torch typer rich pyarrow pydantic
 """
 
 
-def test_a_plain_fit_imports_only_what_it_needs():
+def test_fit_evaluate_and_predict_of_a_torch_module_import_only_what_they_need():
     code = """
 import sys, functools, torch, descend
 x, y = torch.randn(16, 4), torch.randint(0, 3, (16,))
 how = {"optimizer": functools.partial(torch.optim.SGD, lr=0.1), "batch_size": 4, "stop": descend.Epochs(2)}
-descend.fit(torch.nn.Linear(4, 3), torch.nn.CrossEntropyLoss(), (x, y), valid=(x, y), **how)
+module, loss = torch.nn.Linear(4, 3), torch.nn.CrossEntropyLoss()
+descend.fit(module, loss, (x, y), valid=(x, y), **how)
+descend.evaluate(module, loss, (x, y))
+descend.predict(module, x)
 print(*sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
