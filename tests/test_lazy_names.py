@@ -87,17 +87,21 @@ def test_nothing_is_an_instance_of_a_class_that_was_not_imported(monkeypatch: py
 LEFT_OUT = """
 descend.graph descend.lower descend.optim descend.pages descend.experiment.text descend.experiment.check
 descend.experiment.run_page descend.data.files descend.data.readers descend.data.description descend.data.transforms
-descend.train.population.runner descend.train.optimizers.zero descend.train.strategies.zero descend.callbacks.loggers
+descend.train.population.runner descend.train.optimizers.zero descend.train.strategies.zero
+descend.train.strategies.data_parallel descend.data.file_pipeline descend.callbacks.loggers
 jinja2 google.protobuf safetensors.torch typer rich pyarrow pydantic
 """
 
 
-def test_a_plain_fit_imports_only_what_it_needs():
+def test_fit_evaluate_and_predict_of_a_torch_module_import_only_what_they_need():
     code = """
 import sys, functools, torch, descend
 x, y = torch.randn(16, 4), torch.randint(0, 3, (16,))
 how = {"optimizer": functools.partial(torch.optim.SGD, lr=0.1), "batch_size": 4, "stop": descend.Epochs(2)}
-descend.fit(torch.nn.Linear(4, 3), torch.nn.CrossEntropyLoss(), (x, y), valid=(x, y), **how)
+module, loss = torch.nn.Linear(4, 3), torch.nn.CrossEntropyLoss()
+descend.fit(module, loss, (x, y), valid=(x, y), **how)
+descend.evaluate(module, loss, (x, y))
+descend.predict(module, x)
 print(*sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -20,12 +20,10 @@ from typing import TYPE_CHECKING, Any, cast
 from descend.arguments import check_integer, check_number, require
 from descend.data.batch_iterable import BatchIterable
 from descend.data.batches import Batches
-from descend.data.file_pipeline import FilePipeline, ReaderPipeline
 from descend.data.hugging_face import is_hugging_face, split_of_role
 from descend.data.map_dataset import SamplePipeline, SampleReader
 from descend.data.nested_fields import samples_as_batches
 from descend.data.paths import is_path
-from descend.data.sample_stream import sample_stream
 from descend.data.samplers import WeightedSampler
 from descend.data.tensor_reader import is_array, is_table, tensor_reader
 from descend.errors import ConfigurationError, DataError
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from descend.data.batches import Samples
+    from descend.data.file_pipeline import FilePipeline, ReaderPipeline
     from descend.data.files import FileReader
     from descend.data.object_source import ReaderSource
     from descend.data.reader_protocol import OpenReader
@@ -47,6 +46,9 @@ if TYPE_CHECKING:
 __all__ = ["Loading", "brings_batches", "files_of_feed", "in_processes", "open_data"]
 
 _is_array_reader: Callable[[object], TypeIs[ArrayReader]] = instance_check("descend.data.readers", "ArrayReader")
+_is_file_pipeline: Callable[[object], TypeIs[FilePipeline]] = instance_check(
+    "descend.data.file_pipeline", "FilePipeline"
+)
 _is_file_reader: Callable[[object], TypeIs[FileReader]] = instance_check("descend.data.files", "FileReader")
 _is_reader_source: Callable[[object], TypeIs[ReaderSource]] = instance_check(
     "descend.data.object_source", "ReaderSource"
@@ -117,6 +119,8 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
 
         if has_numbers(data):
             return _of_samples(WholeDataset(data), how, None, None)
+        from descend.data.sample_stream import sample_stream
+
         _refuse_unused(how, "an IterableDataset is read in this process", "DataLoader(dataset, num_workers=...)")
         return _of_loader(sample_stream(cast("Any", data), how.batch_size), replace(how, workers=None))
     if is_path(data) or is_hugging_face(data) or is_table(data) or split_of_role(data, how.role) is not None:
@@ -132,6 +136,8 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
         return _batches(data, how)
     if hasattr(data, "read") and hasattr(data, "fields"):
         if how.workers or how.skip_bad or how.timeout_seconds:
+            from descend.data.file_pipeline import ReaderPipeline
+
             return _of_pipeline(ReaderPipeline(data, how.skip_bad > 0), how)
         return _batches(data, how, ahead=2)
     if (tensors := tensor_reader(data, how.role)) is not None:
@@ -210,10 +216,12 @@ def _of_samples(
 def files_of_feed(feed: Any) -> FileReader | None:
     """The reader of files behind a feed; None for other data."""
     pipeline = getattr(getattr(feed, "reader", None), "pipeline", None)
-    return pipeline.reader if isinstance(pipeline, FilePipeline) else None
+    return pipeline.reader if _is_file_pipeline(pipeline) else None
 
 
 def _of_files(reader: FileReader, how: Loading) -> Batches:
+    from descend.data.file_pipeline import FilePipeline
+
     reader = reader.in_role(how.role).for_module(how.taken)
     if (in_run := getattr(reader.source, "in_run", None)) is not None:
         reader = replace(reader, source=in_run(how.seed, how.role))
@@ -233,6 +241,7 @@ def _of_pipeline(pipeline: ReaderPipeline[Any], how: Loading) -> Batches:
 
 def in_processes(reader: OpenReader, workers: int) -> SampleReader:
     """The samples of a reader, read by so many processes, which end with `close`."""
+    from descend.data.file_pipeline import ReaderPipeline
     from descend.data.workers import Pool
 
     pipeline = ReaderPipeline(reader)

@@ -29,7 +29,7 @@ from descend.experiment.losses import loss_of
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
-from descend.lower.module import LoweredModel, PlainModule
+from descend.lazy_names import instance_check
 from descend.runtime import Communicator
 from descend.strict_keywords import strict_keywords
 from descend.train.activations import ActivationRecorder
@@ -40,13 +40,18 @@ from descend.train.objective import Totals
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
+    from typing_extensions import TypeIs
+
     from descend.data import Batch
     from descend.graph import AutomaticMixedPrecision
+    from descend.lower.module import LoweredModel, PlainModule
 
 __all__ = ["Inference", "evaluate", "infer", "predict"]
 
 _BATCH_SIZE = 256  # of forward passes; results do not depend on it, and memory that runs out halves what is computed
 BatchSize = int | Literal["auto"] | None
+_is_lowered_model: Callable[[object], TypeIs[LoweredModel]] = instance_check("descend.lower.module", "LoweredModel")
+_is_plain_module: Callable[[object], TypeIs[PlainModule]] = instance_check("descend.lower.module", "PlainModule")
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ def infer(
     """
     names = isinstance(layers, (list, tuple)) and all(isinstance(name, str) for name in cast("list[Any]", layers))
     require(None if names else f"layers must be a list of names, got {shown(layers)}", where="infer")
-    graph = isinstance(module, LoweredModel) and not isinstance(module, PlainModule)
+    graph = _is_lowered_model(module) and not _is_plain_module(module)
     if graph and not layers:
         raise ConfigurationError("infer: name the layers of the graph whose outputs are wanted, as in layers=['prob']")
     device = device_of(module)
@@ -145,7 +150,7 @@ def infer(
     found: list[Any] = []
 
     def of_part(part: MicroBatch) -> Any:
-        if graph and isinstance(module, LoweredModel):
+        if graph and _is_lowered_model(module):
             return _of_graph(module, layers, part, autocast), {}
         watch.layers(layers)
         with watch.attached():

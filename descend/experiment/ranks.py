@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 import tempfile
 import warnings
 import weakref
@@ -24,7 +25,6 @@ from descend.errors import ConfigurationError, DescendError, warn
 from descend.runtime.dtensor import copy_into, full_tensor, is_sharded, mesh_size
 from descend.torch_private import reset_reducer
 from descend.train.optional_classes import is_kfac, is_sharded_optimizer
-from descend.train.strategies.fsdp import require_fsdp, reshard
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -55,7 +55,9 @@ def unwrapped(module: Any) -> Any:
         reset_reducer(module)
         _outlive_reducer(module)
         return module.module
-    if isinstance(module, torch.nn.Module):
+    if isinstance(module, torch.nn.Module) and "torch.distributed.tensor" in sys.modules:  # else nothing is sharded
+        from descend.train.strategies.fsdp import require_fsdp, reshard
+
         reshard(module)
         require_fsdp(module)
     return module

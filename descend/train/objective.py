@@ -97,7 +97,7 @@ class Totals:
     numbers, so terms are collected and read many at once, when the sums are asked for or many are waiting.
     """
 
-    _AT_ONCE = 64  # thousands of small tensors among large ones that come and go would take memory
+    _AT_ONCE = 16  # thousands of small tensors among large ones that come and go would take memory
 
     def __init__(self, state: Mapping[str, Any] | None = None) -> None:
         self._sums: dict[str, tuple[torch.Tensor | float, torch.Tensor | float]] = {}

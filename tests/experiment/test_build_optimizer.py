@@ -86,8 +86,8 @@ def test_several_optimizers_are_answered_with_phases():
 
 
 def test_on_a_gpu_a_run_waits_for_its_kernels_so_that_it_repeats(monkeypatch):
-    monkeypatch.setattr(building, "obstacle", lambda device: None)
+    monkeypatch.setattr("descend.optim.compiler.cache.obstacle", lambda device: None)
     found = [building._runner_for(devices) for devices in ({"cpu"}, {"cuda"}, {"cpu", "cuda"}, {"meta"})]
     assert found == ["auto", "compiled", "blocks", "blocks"]
-    monkeypatch.setattr(building, "obstacle", lambda device: "no NVRTC")
+    monkeypatch.setattr("descend.optim.compiler.cache.obstacle", lambda device: "no NVRTC")
     assert building._runner_for({"cuda"}) == "blocks"

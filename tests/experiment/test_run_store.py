@@ -9,8 +9,8 @@ from toys import Regression, data, run_of
 
 from descend.callbacks.console import say
 from descend.errors import DataError
-from descend.experiment import run_store
 from descend.experiment.run_store import DirectoryStore, NoFiles, facts_of, logging_to
+from descend.runtime import sharded_save
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_ranks_write_shards_only_once_the_save_before_is_done(kept, monkeypatch)
     events = []
     monkeypatch.setattr(type(kept.strategy), "is_sharded", True)
     monkeypatch.setattr(type(kept.store.checkpoints), "wait", lambda manager: events.append("waits"))
-    stage = run_store.stage_shards
-    monkeypatch.setattr(run_store, "stage_shards", lambda *given: events.append("stages") or stage(*given))
+    stage = sharded_save.stage_shards
+    monkeypatch.setattr(sharded_save, "stage_shards", lambda *given: events.append("stages") or stage(*given))
     assert kept.store.save(kept) is not None
     assert events[:2] == ["waits", "stages"]
