@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 
     from descend.data.reader_protocol import Array, Field
 
-__all__ = ["FileFormat", "FileSource", "ReadOptions", "check_used", "file_formats", "library", "register"]
+__all__ = [
+    "FileFormat",
+    "FileSource",
+    "ReadOptions",
+    "added_formats",
+    "check_used",
+    "file_formats",
+    "library",
+    "register",
+]
 
 
 _LONGEST_SIDE = 65_536  # of an image
@@ -184,6 +193,11 @@ def _shipped() -> list[FileFormat]:
 
 
 _ADDED: list[FileFormat] = []
+
+
+def added_formats() -> list[FileFormat]:
+    """Those that a program added."""
+    return list(_ADDED)
 
 
 def file_formats() -> list[FileFormat]:

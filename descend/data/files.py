@@ -17,7 +17,7 @@ import numpy as np
 
 from descend.arguments import shown
 from descend.data.description import ROLES
-from descend.data.file_format import FileFormat, FileSource, file_formats, options_of
+from descend.data.file_format import FileFormat, FileSource, added_formats, file_formats, options_of
 from descend.data.numbered_texts import with_numbers
 from descend.data.object_source import object_source
 from descend.data.paths import files_of, head, is_path
@@ -186,6 +186,8 @@ def _ending(path: Path) -> str:
 def format_of(path: Path) -> FileFormat:
     """The format of a file: by its first bytes, then by the ending of its name (before .gz).
 
+    A format that a program added and that goes by the ending alone comes first: text of it may look like a table.
+
     Raises:
         DataError: it is empty, cannot be read, or no format fits.
     """
@@ -193,6 +195,9 @@ def format_of(path: Path) -> FileFormat:
     if not begin:
         raise DataError(f"{path} is empty")
     _check_data(path, begin)
+    for one in added_formats():
+        if one.recognizes is None and ending in one.endings:
+            return one
     for one in formats:
         if one.recognizes and one.recognizes(begin):
             return one

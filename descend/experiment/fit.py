@@ -115,7 +115,7 @@ def fit(
     builder = FitBuilder(fit_config(**locals()))
     options, module = builder.config.options, builder.module
     with ExitStack() as stack:
-        stack.enter_context(deterministic_algorithms(builder.config.numerics.deterministic))
+        stack.enter_context(deterministic_algorithms(builder.config.options.deterministic))
         if not builder.config.verbose:
             stack.enter_context(quiet())
         world = stack.enter_context(process_group(device_of(module)))

@@ -123,8 +123,6 @@ class FitNumerics:
         clip_global_norm: Bound on the norm of the whole gradient.
         transforms: Instances of `descend.GradientTransform`, called in this order on the gradient of the whole batch,
             after the finite check and before clipping. Their state is in the checkpoint. Several trainers have copies.
-        deterministic: Let torch take algorithms that give the same bits each time while the run lasts, and refuse an
-            operation without one. On a GPU only that makes a repeated or continued run the same to the bit.
     """
 
     precision: str | AutomaticMixedPrecision = "float32"
@@ -133,7 +131,6 @@ class FitNumerics:
     clip_norm: float | None = None
     clip_global_norm: float | None = None
     transforms: Sequence[GradientTransform] = ()
-    deterministic: bool = False
 
 
 @dataclass(frozen=True)

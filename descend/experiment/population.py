@@ -134,7 +134,8 @@ class RunOptions:
         weights_only: With `resume`, start over with those weights of the checkpoint that fit by name and shape.
         trainers: How many train the model; None for one a block of ranks.
         procs_per_trainer: Ranks of a block; None for LBANN_PROCS_PER_TRAINER or all.
-        deterministic: Let torch take algorithms that give the same bits each time, on a GPU too.
+        deterministic: Let torch take algorithms that give the same bits each time while the run lasts, and refuse an
+            operation without one. On a GPU only that makes a repeated or continued run the same to the bit.
         working_dir: Where relative names of callbacks lie; None for the run directory.
     """
 

@@ -136,6 +136,11 @@ def test_a_format_of_one_s_own(tmp_path, lengths):
         register(lengths)
 
 
+def test_a_format_of_one_s_own_whose_text_looks_like_a_table(tmp_path, lengths):
+    (tmp_path / "a.len").write_text("1.5 2.5\n3.5 4.25\n5.0 6.0\n")
+    same(descend.data.read(tmp_path / "a.len"), {"n": [7, 8, 7]})
+
+
 def test_the_sample_that_cannot_be_read_is_named(tmp_path, lengths):
     (tmp_path / "a.len").write_text("a\nbb\nccc\nd\n")
     text = refusal(tmp_path / "a.len")
