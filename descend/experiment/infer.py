@@ -202,13 +202,7 @@ def evaluate(
         part.to(device)
     task = ModuleTask(module, objective, measured, targets, precision_of(precision, device).autocast)
     totals = Totals()
-
-    def of_part(part: MicroBatch) -> Totals:
-        sums = Totals()
-        sums.add_losses(task.losses(part))
-        return sums
-
-    _through(module, data, batch_size, micro_batch_size, workers, of_part, totals.join)
+    _through(module, data, batch_size, micro_batch_size, workers, task.losses, totals.add_losses)
     return totals.values(task.computed)
 
 

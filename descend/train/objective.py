@@ -115,7 +115,10 @@ class Totals:
         numerator, denominator = ratio
         if isinstance(denominator, torch.Tensor) and denominator.requires_grad:
             denominator = denominator.detach()
-        self._put_by.setdefault(name, []).append((numerator.detach(), denominator))
+        some = self._put_by.setdefault(name, [])
+        some.append((numerator.detach(), denominator))
+        if len(some) >= self._AT_ONCE:
+            self._add(name)
 
     def add_losses(self, losses: Losses) -> None:
         """Add the objective and the metrics of a micro-batch."""
