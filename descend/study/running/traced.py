@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from descend.study.running import trace_files
 from descend.study.running.cpu_kernels import FASTER
-from descend.torch_private import operator_schema, private_operator
+from descend.torch_private import inline_calls, operator_schema, private_operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,6 +78,9 @@ def traced(
         if fused:
             _fuse(graph)
         _write_in_place(graph, spent)
+    for node in graph.nodes:
+        if node.target is _aten.convolution_backward.default:
+            node.target, node.args = _backward_of_convolution(node.args[3:]), node.args[:3]
     module.recompile()
     script = _script(module.forward, example)
     if script is None:
@@ -87,13 +90,36 @@ def traced(
     return _called(script)
 
 
+def _backward_of_convolution(settings: Sequence[Any]) -> Callable[[Tensor, Tensor, Tensor], Any]:
+    """The gradients of a convolution as TorchScript, whose tracer takes no lists of truth values.
+
+    Args:
+        settings: What follows gradient, input and weights among the operation's arguments: numbers and lists of them.
+    """
+    given = ", ".join(repr(list(one) if isinstance(one, (list, tuple)) else one) for one in settings)
+    text = f"""
+def backward(gradient, input, weight):
+    return torch.ops.aten.convolution_backward(gradient, input, weight, {given})
+"""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that TorchScript is no longer worked on
+        script: Any = torch.jit.CompilationUnit(text).backward
+
+    def backward_of_convolution(gradient: Tensor, inputs: Tensor, weight: Tensor) -> Any:
+        return script(gradient, inputs, weight)
+
+    return backward_of_convolution
+
+
 def _script(function: Function, example: Sequence[Tensor]) -> Any:
     """The same operations for an interpreter that is not Python's; None where there is none."""
     copies = [x.detach().clone() for x in example]  # which it may write over
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # that TorchScript is no longer worked on: it is not asked to compile
-            return torch.jit.trace(lambda *given: tuple(function(*given)), tuple(copies), check_trace=False)
+            script: Any = torch.jit.trace(lambda *given: tuple(function(*given)), tuple(copies), check_trace=False)
+        inline_calls(script)  # a file has no place for the functions that are called
+        return script
     except Exception:  # it says in many ways that it cannot, and nothing depends on it but the speed
         return None
 

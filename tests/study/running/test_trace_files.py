@@ -7,6 +7,7 @@ import torch
 from study_tasks import mlp, trial
 from torch import nn
 
+from descend.study import StudyTask
 from descend.study.running import trace_files
 from descend.study.running.stack import Stack
 from descend.study.running.traced import traced
@@ -39,8 +40,17 @@ class Scaled(nn.Module):
         return self.scale * self.layer(x)
 
 
-def test_the_next_process_traces_nothing_and_computes_the_same_bits(folder, made):
-    task, trials = mlp(width=4).prepared(), [trial(i, steps=70) for i in range(2)]
+def convolutions():
+    """Images of one channel; each operation of a convolution's gradients is in the step."""
+    draw = torch.Generator().manual_seed(0)
+    samples = torch.randn(40, 1, 6, 6, generator=draw), torch.randint(0, 3, (40,), generator=draw)
+    layers = [nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3, groups=2, bias=False)]
+    return StudyTask(nn.Sequential(*layers, nn.Flatten(), nn.Linear(4, 3)), "cross_entropy", samples, samples)
+
+
+@pytest.mark.parametrize("of_kind", [lambda: mlp(width=4), convolutions], ids=["products", "convolutions"])
+def test_the_next_process_traces_nothing_and_computes_the_same_bits(folder, made, of_kind):
+    task, trials = of_kind().prepared(), [trial(i, steps=70) for i in range(2)]
 
     def scores():
         fresh = dataclasses.replace(task)  # as another process has it: without traces in memory
