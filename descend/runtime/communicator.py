@@ -161,10 +161,9 @@ class Communicator:
     def to_device(self, fields: Mapping[str, np.ndarray | torch.Tensor]) -> dict[str, torch.Tensor]:
         """Arrays as tensors on the device of the run; on the CPU they share the arrays' memory."""
         tensors = {name: x if isinstance(x, torch.Tensor) else torch.from_numpy(x) for name, x in fields.items()}
-        if self.device.type == "cpu":
-            return {name: x.cpu() for name, x in tensors.items()}
         if self.device.type != "cuda":
-            return {name: x.to(self.device, non_blocking=True) for name, x in tensors.items()}
+            here = self.device
+            return {n: x if x.device == here else x.to(here, non_blocking=True) for n, x in tensors.items()}
         host = [name for name, x in tensors.items() if x.is_cpu]
         sent = send_to_gpu([tensors[name] for name in host], self.device) if host else []
         moved = dict(zip(host, sent, strict=True))
