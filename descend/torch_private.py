@@ -136,7 +136,10 @@ def foreach_copy(destinations: Sequence[Tensor], sources: Sequence[Tensor]) -> N
 
 
 def foreach_largest(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The largest magnitude of each dense tensor, 0-d, in one call for all; NaN where an element is NaN."""
+    """The largest magnitude of each dense tensor, 0-d; NaN where an element is NaN.
+
+    In one call for all; the public norms take one tensor each.
+    """
     import torch
 
     norms: Callable[[Sequence[Tensor], float], list[Tensor]] = getattr(torch, "_foreach_norm")  # noqa: B009

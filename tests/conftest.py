@@ -17,7 +17,7 @@ settings.load_profile("descend")
 
 def pytest_configure(config):
     """Tests are of the CPU, also where there is a GPU; those of `tests/cuda` alone see it."""
-    if not any("cuda" in str(argument) for argument in config.args):
+    if not any("tests/cuda" in str(argument) for argument in config.args):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 

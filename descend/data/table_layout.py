@@ -22,7 +22,10 @@ __all__ = [
     "SEPARATORS",
     "are_padded",
     "are_separated_by_blanks",
+    "is_any_number",
     "is_table",
+    "lacks_a_name",
+    "separator_by_commas",
     "split_by_blanks",
 ]
 

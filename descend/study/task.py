@@ -181,9 +181,9 @@ class StudyTask:
         last = None if last is None else replace(last, task=last.task.on_device(device))
         return replace(self, device=device, phases=phases, fine_tuning=last)
 
-    def beside_modules(self) -> StudyTask:
-        """The same with all samples of a prepared task on the device of its modules, for stacks of these."""
-        device = next((p.device for p in self.module(0).parameters()), torch.device("cpu"))
+    def beside(self, module: nn.Module) -> StudyTask:
+        """The same with all samples of a prepared task on the device of one of its modules, for stacks of these."""
+        device = next((p.device for p in module.parameters()), torch.device("cpu"))
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         if all(part.device == device for rows in splits.values() for part in rows or ()):
             return self

@@ -231,14 +231,14 @@ def test_targets_that_are_not_one_field_are_errors(tmp_path):
 
 
 def test_a_stack_has_its_samples_where_its_modules_are():
-    """As on a GPU, whose place takes the device "meta" here, and traces are kept for the next stack."""
+    """As on a GPU, whose place the device "meta" takes here, and traces are kept for the next stack."""
     rows = torch.randn(6, 3), torch.zeros(6, dtype=torch.long)
     here = StudyTask(lambda: nn.Linear(3, 2), "cross_entropy", rows, rows, rows).prepared()
-    assert here.beside_modules() is here
-    there = here.on_device("meta").beside_modules()
+    assert here.beside(here.module(0)) is here
+    task = here.on_device("meta")
+    there = task.beside(task.module(0))
     assert {part.device.type for split in (there.train, there.validation, there.test) for part in split} == {"meta"}
     assert here.train[0].device.type == "cpu"
-    task = here.on_device("meta")
-    assert task.beside_modules().traces is task.traces
+    assert there.traces is task.traces
     untested = StudyTask(lambda: nn.Linear(3, 2), "cross_entropy", rows, rows).prepared().on_device("meta")
-    assert untested.beside_modules().test is None
+    assert untested.beside(untested.module(0)).test is None

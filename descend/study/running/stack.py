@@ -78,6 +78,7 @@ class Stack:
 
     def __init__(self, task: StudyTask, trials: Sequence[Trial]) -> None:
         modules = [task.module(trial.seed) for trial in trials]
+        task = task.beside(modules[0])
         self.trials = trials
         self.updates = updates_of(trials, modules)
         self.scorer = Scorer(task)

@@ -103,7 +103,7 @@ def run_vmapped(
     began = time.perf_counter()
     with warnings.catch_warnings(), SignalHandler() as stop:
         warnings.simplefilter("ignore")  # vmap says where it falls back to a loop
-        stack = Stack(task.beside_modules(), trials)
+        stack = Stack(task, trials)
         at = evaluation_steps(trials[0].steps, evaluations)
         looks = [stack.look()]
         for number in range(1, trials[0].steps + 1):

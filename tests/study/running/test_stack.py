@@ -9,6 +9,7 @@ from study_tasks import mlp, trial
 from torch import nn
 
 from descend.data import order
+from descend.study import StudyTask
 from descend.study.running.stack import Stack, slow_in_silence
 
 TASK = mlp(width=4, double=True).prepared()
@@ -77,3 +78,10 @@ def test_the_warning_of_vmap_about_loops_is_left_out(recwarn):
         warnings.warn("There is a performance drop because we have not yet implemented the batching rule", stacklevel=1)
         warnings.warn("another", stacklevel=1)
     assert [str(one.message) for one in recwarn] == ["another"]
+
+
+def test_a_stack_takes_the_samples_that_are_beside_its_modules(monkeypatch):
+    """However it is made: to run it, or to measure it before. Where they lie is `StudyTask.beside`'s to say."""
+    there = TASK.prepared()
+    monkeypatch.setattr(StudyTask, "beside", lambda self, module: there)
+    assert Stack(mlp(width=4, double=True).prepared(), [trial()])._data is there.train
