@@ -15,9 +15,11 @@ text       documents of bytes, packed to rows of 256 tokens, each with the token
 
 All give shuffled mini-batches of torch tensors; webdataset shuffles within a buffer. Each library runs in processes of
 its own, without workers and with one and two of them, and its best counts. Contenders make an epoch each in turn,
-`--rounds` times after one of warming up. The table has the median of samples per second, its spread (quarter to three
-quarters), the median of the ratios to torch's DataLoader of the same round, and the most memory of a process with its
-workers. Where simplejpeg is installed, descend decodes with it.
+`--rounds` times after one of warming up. A number of workers with which a library was less than half as fast as with
+another while warming up gets no more turns, nor does a contender that has run for `--seconds` and had one. The table
+has the median of samples per second, its spread (quarter to three quarters), the median of the ratios to torch's
+DataLoader of the same round, and the most memory of a process with its workers. Where simplejpeg is installed, descend
+decodes with it.
 """
 
 from __future__ import annotations
@@ -157,6 +159,7 @@ class Contender:
     python: Path
     arguments: list[str]
     rates: list[float] = field(default_factory=list)
+    seconds: float = 0.0
     mebibytes: float = 0.0
     held: list[float] = field(default_factory=list[float])
     process: subprocess.Popen[str] | None = None
@@ -177,6 +180,7 @@ class Contender:
         if not (line := self.process.stdout.readline()):
             return False
         found = json.loads(line)
+        self.seconds += found["seconds"]
         self.rates.append(found["samples"] / found["seconds"])
         self.mebibytes = max(self.mebibytes, found["mebibytes"])
         self.held.append(found["held"])
@@ -202,22 +206,26 @@ def environment(folder: Path) -> Path | None:
     return python
 
 
-def measure(case: str, folder: Path, peers: Path | None, rounds: int, workers: list[int]) -> dict[str, Contender]:
-    """The best contender of each library, after `rounds` epochs in turn."""
+def measure(case: str, folder: Path, peers: Path | None, given: argparse.Namespace) -> dict[str, Contender]:
+    """The best contender of each library, after at most `given.rounds` epochs in turn."""
     taking: dict[tuple[str, int], Contender] = {}
     for library in CASES[case]:
         python = Path(sys.executable) if library in ("descend", "torch") else peers
         if python is None:
             continue
-        useful = workers if case in WITH_WORKERS.get(library, (case,)) else [0]
+        useful = given.workers if case in WITH_WORKERS.get(library, (case,)) else [0]
         for count in useful:
             arguments = [library, case, str(count), str(folder), str(BATCH.get(case, 256))]
             taking[library, count] = Contender(python, arguments)
-    for _ in range(rounds + 1):
+    for turn in range(given.rounds + 1):
         for key, one in list(taking.items()):
+            if turn > 1 and one.seconds > given.seconds:
+                continue
             if not one.epoch():
                 print(f"  {key[0]} with {key[1]} workers cannot run: {' '.join(one.arguments)}")
                 taking.pop(key).close()
+        if turn == 0:
+            drop_slow(taking)
     best: dict[str, Contender] = {}
     for (library, _), one in taking.items():
         one.close()
@@ -225,6 +233,13 @@ def measure(case: str, folder: Path, peers: Path | None, rounds: int, workers: l
         if library not in best or statistics.median(one.rates) > statistics.median(best[library].rates):
             best[library] = one
     return best
+
+
+def drop_slow(taking: dict[tuple[str, int], Contender]) -> None:
+    """End the contenders that are less than half as fast as another of their library after the first epoch."""
+    for (library, count), one in list(taking.items()):
+        if one.rates[0] < max(other.rates[0] for (name, _), other in taking.items() if name == library) / 2:
+            taking.pop((library, count)).close()
 
 
 def report(case: str, best: dict[str, Contender]) -> None:
@@ -235,7 +250,7 @@ def report(case: str, best: dict[str, Contender]) -> None:
         several = len(one.rates) > 1
         low, middle, high = statistics.quantiles(one.rates, n=4, method="inclusive") if several else one.rates * 3
         spread = f"({low:,.0f} to {high:,.0f})"
-        ratios = [a / b for a, b in zip(one.rates, base.rates, strict=True)] if base else []
+        ratios = [a / b for a, b in zip(one.rates, base.rates, strict=False)] if base else []
         ratio = f"{statistics.median(ratios):7.2f} x" if ratios else " " * 9
         name = f"{library}, {one.arguments[2]} workers"
         held = f"held {one.held[0]:,.0f} to {one.held[-1]:,.0f}"
@@ -260,6 +275,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="*", choices=list(CASES), default=list(CASES))
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=60.0, help="after which a contender has no more than one turn")
     parser.add_argument("--images", type=int, default=1000, help="JPEG files")
     parser.add_argument("--rows", type=int, default=200_000, help="of the table; a tenth are HDF5's images")
     parser.add_argument("--workers", type=int, nargs="*", default=[0, 1, 2])
@@ -278,7 +294,7 @@ def main() -> None:
             print(f"the machine is busy (load {os.getloadavg()[0]:.1f}): trust ratios only")
         peers = environment(given.environments) if given.environments else None
         for case in given.cases:
-            report(case, measure(case, folder, peers, given.rounds, given.workers))
+            report(case, measure(case, folder, peers, given))
     finally:
         if given.data is None:
             shutil.rmtree(folder)
