@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import time
 from contextlib import contextmanager
 from datetime import timedelta
@@ -143,11 +144,13 @@ def _store(environment: RankEnvironment) -> distributed_c10d.Store:
             f"{environment.launcher} started {environment.world_size} ranks and nothing says where they meet: set "
             "MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port there, or start them with descend launch"
         )
-    timeout = timedelta(seconds=_RENDEZVOUS_SECONDS)
+    until, timeout = time.monotonic() + _RENDEZVOUS_SECONDS, timedelta(seconds=_RENDEZVOUS_SECONDS)
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun hosts one
         store, _, _ = next(rendezvous("env://", timeout=timeout))
         return store
     try:
+        if environment.rank:
+            _wait_for_host(environment.address, environment.port, until)
         # Without waiting for workers: _rendezvous reports the missing ranks, and this constructor could not.
         return distributed.TCPStore(  # pyright: ignore[reportPrivateImportUsage]  # documented there
             environment.address,
@@ -158,11 +161,29 @@ def _store(environment: RankEnvironment) -> distributed_c10d.Store:
             wait_for_workers=False,
             multi_tenant=True,
         )
-    except RuntimeError as error:  # torch's DistNetworkError
+    except (OSError, RuntimeError) as error:  # torch's DistNetworkError
         raise LostPeer(
             f"rank 0 of {environment.world_size} did not connect to {environment.address}:{environment.port} within "
             f"{_RENDEZVOUS_SECONDS} seconds: {str(error).splitlines()[0]}"
         ) from error
+
+
+def _wait_for_host(address: str, port: int, until: float) -> None:
+    """Wait until rank zero listens, at most until a time of the monotonic clock; else raise the last OSError.
+
+    torch's client tries twice, each time as long as its timeout, and logs a C++ stack trace both times.
+    """
+    delay = _POLL_SECONDS
+    while True:
+        try:
+            socket.create_connection((address, port), max(until - time.monotonic(), _POLL_SECONDS)).close()
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(delay)
+            delay = min(2 * delay, 0.5)  # thousands of ranks may ask the same host
+        else:
+            return
 
 
 def _rendezvous(environment: RankEnvironment, store: distributed_c10d.Store) -> distributed_c10d.Store:

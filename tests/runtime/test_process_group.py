@@ -1,5 +1,6 @@
 """Rendezvous of the ranks of a launcher, by threads on one store, and groups that the caller has made."""
 
+import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -67,6 +68,16 @@ def test_ranks_that_do_not_come_are_named(environment, store, monkeypatch):
     monkeypatch.setattr(MODULE, "_LINGER_SECONDS", 0.0)
     with pytest.raises(LostPeer, match=r"rank 1, rank 2 of 3 did not connect within 0\.3 seconds"):
         _rendezvous(environment, store)
+
+
+def test_a_missing_rank_zero_is_named_without_the_stack_trace_of_torch(environment, monkeypatch, capfd):
+    monkeypatch.setattr(MODULE, "_RENDEZVOUS_SECONDS", 0.3)
+    with socket.socket() as bound:  # and not listening, so that no other process takes the port
+        bound.bind(("127.0.0.1", 0))
+        nowhere = replace(environment, rank=1, address="127.0.0.1", port=bound.getsockname()[1])
+        with pytest.raises(LostPeer, match=r"rank 0 of 3 did not connect to 127\.0\.0\.1:\d+ within 0\.3 seconds"):
+            _store(nowhere)
+    assert capfd.readouterr().err == ""
 
 
 def test_ranks_that_do_not_know_where_to_meet_say_what_to_set(environment):
