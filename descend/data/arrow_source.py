@@ -8,6 +8,7 @@ decoded and given up again, so that a run begins, or goes on, while they are dec
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ __all__ = ["CACHE_BYTES", "ArrowSource", "Chunk", "TableFiles"]
 
 CACHE_BYTES = 2**30
 MAX_COLUMNS = 65_536
+ROW_NUMBERS = re.compile(r"__index_level_\d+__")
 SCANNED_VALUES = 2**23  # to be decoded for one batch, from which on it is taken without them being kept
 
 
@@ -107,9 +109,13 @@ class ArrowSource:
             raise DataError(f"{_first(files)} has {len(names):,} columns; at most {MAX_COLUMNS:,} are read")
         self._files = files
         self._chunks = Pieces(files.chunks, [chunk.rows for chunk in files.chunks])
+        self.left_out: dict[str, str] = dict(getattr(files, "left_out", {}))
+        if options.columns is None:
+            numbers = [one for one in names if ROW_NUMBERS.fullmatch(one) and one not in options.target]
+            self.left_out |= dict.fromkeys(numbers, "it has the row numbers that pandas keeps beside a frame")
+            names = [one for one in names if one not in numbers]
         groups = _groups(options.columns, names)
         wanted = list(dict.fromkeys(name for of in groups.values() for name in ([of] if isinstance(of, str) else of)))
-        self.left_out: dict[str, str] = dict(getattr(files, "left_out", {}))
         self._images: dict[str, ImageForm] = {}
         self._columns = self._settle(wanted, options, explicit=options.columns is not None)
         self._groups = {name: of for name, of in groups.items() if not isinstance(of, str) or of in self._columns}

@@ -32,6 +32,7 @@ from descend.data.bad_rows import MISSING, is_number, repaired_csv
 from descend.data.expansion import is_gzip, opened
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
+from descend.data.partitions import with_partitions
 from descend.data.paths import head
 from descend.data.table_layout import (
     BEFORE_NAMES,
@@ -224,9 +225,9 @@ def _open_csv(paths: Sequence[Path], options: ReadOptions) -> FileSource:
     if options.length is not None and options.tokenizer is None:
         raise ConfigurationError("read: length= is for text with tokenizer=, and a table has a value in each cell")
     plain = _PlainTables(options)
-    tables = TextTables(paths, plain.parse, options.skip_bad, plain.repaired)
+    tables = TextTables(paths, plain.parse, options.skip_bad, plain.repaired, options.columns is not None)
     tables.left_out = _without_names(*plain.of(paths[0]))
-    return samples_of_tables(tables, options)
+    return samples_of_tables(with_partitions(tables, paths, several=True), options)
 
 
 def _between(path: Path, encoding: str, quote: str, options: ReadOptions) -> str | None:

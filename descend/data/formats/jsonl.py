@@ -19,6 +19,7 @@ from descend.data.bad_rows import repaired_jsonl
 from descend.data.expansion import is_gzip
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
+from descend.data.partitions import with_partitions
 from descend.data.text_tables import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
 from descend.errors import DataError
 
@@ -224,7 +225,8 @@ def _check_by_rows(path: Path) -> None:
 
 
 def _open_jsonl(paths: Sequence[Path], options: ReadOptions) -> FileSource:
-    return samples_of_tables(TextTables(paths, _parse, options.skip_bad, repaired_jsonl), options)
+    tables = TextTables(paths, _parse, options.skip_bad, repaired_jsonl, may_lack=True)
+    return samples_of_tables(with_partitions(tables, paths, several=True), options)
 
 
 def _is_json(begin: bytes) -> bool:
