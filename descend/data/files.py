@@ -116,7 +116,7 @@ def read(
         parts = {str(k): _open(part, given) for k, part in cast("Mapping[Any, Any]", source).items()}
         if not parts:
             raise ConfigurationError("read: the mapping of fields to files is empty")
-        opened: FileSource = ZippedSources({name: part for name, (_, part) in parts.items()})
+        opened: FileSource = with_numbers(ZippedSources({name: part for name, (_, part) in parts.items()}), given)
         name = "+".join(dict.fromkeys(name for name, _ in parts.values()))
     else:
         name, opened = _open(source, given)

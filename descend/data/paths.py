@@ -15,7 +15,7 @@ from descend.errors import ConfigurationError, DataError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["HEAD_BYTES", "check_mapped", "files_of", "head", "is_path", "of_role", "role_of"]
+__all__ = ["HEAD_BYTES", "arrays_of_role", "check_mapped", "files_of", "head", "is_path", "of_role", "role_of"]
 
 HEAD_BYTES = 1024
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -180,3 +180,30 @@ def role_of(name: str, whole: bool) -> str | None:
             if name == word or (not whole and name.startswith(word) and not name[len(word)].isalnum()):
                 return role
     return None
+
+
+def arrays_of_role(names: Iterable[str], role: str) -> dict[str, str] | None:
+    """The arrays of a role, by their names without it, where the names of all arrays of a file tell roles.
+
+    They do in x_train, y_train, x_test or train_images, test_images: all begin or end with the name of a role, and what
+    is left is among that of the training arrays.
+
+    Returns:
+        None where they do not.
+
+    Raises:
+        DataError: they do, and none tells this role.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for name in names:
+        words = [word for word in re.split(r"[_.-]", name) if word]
+        told = [word for word in (words[:1] + words[-1:]) if role_of(word, whole=True) is not None]
+        if not told or len(words) < 2:
+            return None
+        rest = name.removeprefix(told[0]) if words[0] == told[0] else name.removesuffix(told[0])
+        found.setdefault(role_of(told[0], whole=True) or "", {})[rest.strip("_.-")] = name
+    if len(found) < 2 or not all(of.keys() <= found.get("train", {}).keys() for of in found.values()):
+        return None
+    if role not in found:
+        raise DataError(f"there are arrays for {', '.join(found)} and none for '{role}'; read them with role= or key=")
+    return found[role]

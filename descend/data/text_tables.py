@@ -70,6 +70,7 @@ class TextTables:
         chosen: bool = False,
         may_lack: bool = False,
     ) -> None:
+        library("pyarrow", str(paths[0]))
         self._folder: Path | None = None
         self.bad: dict[int, str] = {}
         self.left_out: dict[str, str] = {}

@@ -41,7 +41,8 @@ def test_a_mapping_reads_each_field_from_files_of_its_own(archive, tmp_path):
     np.save(tmp_path / "x.npy", X)
     (tmp_path / "t.csv").write_text("label\n" + "a\nb\n" * 3)
     reader = read({"x": tmp_path / "x.npy", "kind": tmp_path / "t.csv"}, target="kind")
-    assert reader.read(np.array([1]))["kind"] == ["b"]
+    assert reader.read(np.array([1]))["kind"] == [1]
+    assert reader.classes == {"kind": ["a", "b"]}
     same(read({"a": archive, "b": tmp_path / "x.npy"}), {"a.x": X, "a.y": Y, "b": X})
     np.save(tmp_path / "short.npy", X[:2])
     assert "'x' 6, 'y' 2" in refusal({"x": tmp_path / "x.npy", "y": tmp_path / "short.npy"})

@@ -55,11 +55,11 @@ def test_folders_must_agree(folder):
     assert "part.parquet none; files of one reader" in refusal(folder)
 
 
-@pytest.mark.parametrize("format", ["csv", "feather"])
-def test_other_tables_in_such_folders(tmp_path, format):
+@pytest.mark.parametrize("kind", ["csv", "feather"])
+def test_other_tables_in_such_folders(tmp_path, kind):
     table = pa.table({"x": np.arange(N), "year": YEAR})
     kinds = pa.dataset.partitioning(pa.schema([("year", pa.int64())]), flavor="hive")
-    pa.dataset.write_dataset(table, tmp_path / "set", format=format, partitioning=kinds)
+    pa.dataset.write_dataset(table, tmp_path / "set", format=kind, partitioning=kinds)
     reader = read(tmp_path / "set")
     order = reader.read(np.arange(N))["x"]
     same(reader, {"x": order, "year": YEAR[order]})
