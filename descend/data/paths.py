@@ -5,11 +5,11 @@ from __future__ import annotations
 import glob
 import os
 import re
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.arguments import shown
+from descend.data.expansion import begin_of
 from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["HEAD_BYTES", "arrays_of_role", "check_mapped", "files_of", "head", "is_path", "of_role", "role_of"]
 
 HEAD_BYTES = 1024
-_GZIP_MAGIC = b"\x1f\x8b"
 _PATTERN = frozenset("*?[")
 _BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
@@ -129,22 +128,15 @@ def check_mapped(path: Path, size: int) -> None:
 
 
 def head(path: Path) -> bytes:
-    """The first bytes of a file, decompressed if they are compressed by gzip.
+    """The first bytes of a file, decompressed if they are compressed.
 
     Raises:
         DataError: the file cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(HEAD_BYTES)
+        return begin_of(path, HEAD_BYTES)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}") from error
-    if not content.startswith(_GZIP_MAGIC):
-        return content
-    try:
-        return zlib.decompressobj(wbits=31).decompress(content, HEAD_BYTES)
-    except zlib.error:
-        return content
 
 
 def of_role(folder: Path, files: list[Path], role: str) -> list[Path]:

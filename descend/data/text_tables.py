@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from descend.data.arrow_columns import flattened
 from descend.data.arrow_source import Chunk
 from descend.data.bad_rows import looks_numeric
-from descend.data.expansion import is_gzip, opened
+from descend.data.expansion import compression_of, opened
 from descend.data.file_format import library
 from descend.data.joined_schemas import in_schema, joined_schema
 from descend.errors import DataError, DescendError
@@ -35,9 +35,10 @@ _ROWS_AT_ONCE = 65_536
 
 
 def decompressed(path: Path) -> Any:
-    """An Arrow stream of a file, decompressed if it is compressed by gzip."""
+    """An Arrow stream of a file, decompressed if it is compressed."""
     arrow = library("pyarrow", f"{path}")
-    return arrow.PythonFile(opened(path), "r") if is_gzip(path) else arrow.input_stream(str(path), compression=None)
+    plain = compression_of(path) is None
+    return arrow.input_stream(str(path), compression=None) if plain else arrow.PythonFile(opened(path), "r")
 
 
 class TextTables:

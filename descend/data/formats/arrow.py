@@ -144,5 +144,6 @@ FILE_FORMATS = (
         _open_arrow,
         frozenset({"columns", "length", "image_size", "tokenizer"}),
         recognizes=lambda begin: begin.startswith((_FILE, _STREAM, _FEATHER_1)),
+        by_place=True,
     ),
 )

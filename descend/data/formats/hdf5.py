@@ -417,5 +417,6 @@ FILE_FORMATS = (
         HDF5Source,
         frozenset({"key", "length"}),
         recognizes=lambda begin: begin.startswith(b"\x89HDF\r\n\x1a\n"),
+        by_place=True,
     ),
 )

@@ -165,6 +165,6 @@ def _checked_list(paths: Sequence[Path], options: ReadOptions) -> ImageFiles:
 
 
 FILE_FORMATS = (
-    FileFormat("images", ENDINGS, _checked_images, frozenset({"image_size"}), recognizes=is_image),
+    FileFormat("images", ENDINGS, _checked_images, frozenset({"image_size"}), recognizes=is_image, by_place=True),
     FileFormat("image list", (), _checked_list, frozenset({"image_size"}), recognizes=_is_list),
 )

@@ -326,8 +326,13 @@ def of_role(arrays: Mapping[str, StoredArray], options: ReadOptions) -> Mapping[
 
 
 FILE_FORMATS = (
-    FileFormat("npy", (".npy",), _open_npy, recognizes=lambda begin: begin.startswith(b"\x93NUMPY")),
+    FileFormat("npy", (".npy",), _open_npy, recognizes=lambda begin: begin.startswith(b"\x93NUMPY"), by_place=True),
     FileFormat(
-        "npz", (".npz",), _open_npz, frozenset({"key"}), recognizes=lambda begin: begin.startswith(b"PK\x03\x04")
+        "npz",
+        (".npz",),
+        _open_npz,
+        frozenset({"key"}),
+        recognizes=lambda begin: begin.startswith(b"PK\x03\x04"),
+        by_place=True,
     ),
 )

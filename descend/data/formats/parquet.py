@@ -206,5 +206,6 @@ FILE_FORMATS = (
         _open_parquet,
         frozenset({"columns", "length", "image_size", "tokenizer"}),
         recognizes=lambda begin: begin.startswith(b"PAR1"),
+        by_place=True,
     ),
 )

@@ -150,5 +150,6 @@ FILE_FORMATS = (
         _open,
         frozenset({"key"}),
         recognizes=lambda begin: begin[4:8] == bytes(4) and begin[8:10] == b'{"',
+        by_place=True,
     ),
 )
