@@ -21,7 +21,7 @@ from descend.data.expansion import UNPACKED_BY, compression_of, plain_name
 from descend.data.file_format import FileFormat, FileSource, added_formats, file_formats, options_of
 from descend.data.numbered_texts import with_numbers
 from descend.data.object_source import object_source
-from descend.data.paths import files_of, head, is_path
+from descend.data.paths import files_of, head, is_path, of_role
 from descend.data.sample_cache import cached
 from descend.errors import ConfigurationError, DataError, DescendError, nearest
 
@@ -139,6 +139,8 @@ def _open(source: Any, options: ReadOptions) -> tuple[str, FileSource]:
     paths = files_of(source, options.role)
     if options.format is None:
         found, paths = _format_of_all(paths, isinstance(source, (list, tuple)))
+        if not isinstance(source, (list, tuple)) and (folder := Path(source)).is_dir():
+            paths = of_role(folder, paths, options.role)  # folders of other files may be beside those of roles
     else:
         found = next(one for one in file_formats() if one.name == options.format)
         if not isinstance(source, (list, tuple)):  # of a folder those with an ending of the format

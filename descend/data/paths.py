@@ -24,6 +24,7 @@ _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 _DESCRIPTIONS = frozenset(("dataset_info.json", "dataset_dict.json", "state.json"))  # of Hugging Face's save_to_disk
 _OF_SYSTEMS = frozenset(("Thumbs.db", "desktop.ini"))  # that Windows puts into folders
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_YEAR = re.compile(r"(?:19|20)\d\d")
 MAX_NAMES = 2**20  # that a pattern with braces may expand to
 ROLE_WORDS = {
     "train": ("train", "training"),
@@ -142,14 +143,19 @@ def head(path: Path) -> bytes:
 def of_role(folder: Path, files: list[Path], role: str) -> list[Path]:
     """The files of a folder that belong to a role, where the names in the folder tell roles; else all of them.
 
-    They do if all its sub-folders are called train, validate (or val), test or tournament; or if there are no
-    sub-folders and files of at least two roles begin with such a word, as in test.csv and train-00.csv. Files without
-    such a word, beside others with one, are for training.
+    They do if all its sub-folders are called train, validate (or val), test or tournament, or train2017 and so on; or
+    if there are no sub-folders and files of at least two roles begin with such a word, as in test.csv and train-00.csv.
+    Files without such a word, beside others with one, are for training. A single sub-folder with another name, as many
+    archives have around their content, is looked into.
 
     Raises:
         DataError: names tell roles and none tells this one.
     """
     tops = {path: list(path.relative_to(folder).parts) for path in files}
+    while len(first := {tuple(parts[:1]) if len(parts) > 1 else () for parts in tops.values()}) == 1:
+        if not (around := first.pop()) or role_of(around[0], whole=True):
+            break
+        tops = {path: parts[1:] for path, parts in tops.items()}
     folders = {parts[0] for parts in tops.values() if len(parts) > 1}
     if folders and not all(role_of(name, whole=True) for name in folders):
         return files
@@ -169,7 +175,9 @@ def role_of(name: str, whole: bool) -> str | None:
     name = name.lower()
     for role, words in ROLE_WORDS.items():
         for word in words:
-            if name == word or (not whole and name.startswith(word) and not name[len(word)].isalnum()):
+            if name == word or (whole and name.startswith(word) and _YEAR.fullmatch(name, len(word))):
+                return role
+            if not whole and name.startswith(word) and name != word and not name[len(word)].isalnum():
                 return role
     return None
 
