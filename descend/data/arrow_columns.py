@@ -48,6 +48,7 @@ __all__ = [
 ]
 
 LENGTH = "_length"
+_TEXT_CHARACTERS = 2**28  # of an array of text, of 4 bytes each
 
 
 @cache  # asked for several times a column
@@ -139,6 +140,12 @@ class Column:
     def _texts(self, values: Any) -> Array:
         texts = ["" if text is None else text for text in values.to_pylist()]
         if self.dtype.kind != "i":
+            longest = max(map(len, texts), default=0)
+            if longest * len(texts) > _TEXT_CHARACTERS:
+                raise ValueError(
+                    f"'{self.name}' has a text of {longest:,} characters, and an array of {len(texts):,} texts has "
+                    "room for the longest in each: read fewer at once, or leave the field out with fields=[...]"
+                )
             return np.array(texts, dtype=str) if texts else np.empty(0, dtype=str)
         if unknown := [text for text in texts if text not in self.classes]:
             raise ValueError(f"'{unknown[0]}' in '{self.name}' is none of its classes: {', '.join(self.classes)}")

@@ -132,6 +132,7 @@ class ArrowSource:
         }
         self.pixels = frozenset(name for name, of in alone.items() if of in self._images)
         self._kept: OrderedDict[tuple[Chunk, str], Any] = OrderedDict()
+        self._damaged: dict[Chunk, str] = {}  # those that could not be decoded, and why
         self._spilled = SpilledColumns() if getattr(files, "decodes", False) else None
         self._scanned = self._spilled is None  # what cannot be scanned needs not be
 
@@ -252,7 +253,13 @@ class ArrowSource:
         """Keep the columns of a chunk, and drop those used longest ago."""
         spilled, missing = self._spilled, self._missing(chunk)
         if missing:
-            table = _load(self._files, chunk, missing)
+            if chunk in self._damaged:  # not again for each of its samples
+                raise DataError(self._damaged[chunk])
+            try:
+                table = _load(self._files, chunk, missing)
+            except DataError as error:
+                self._damaged[chunk] = str(error)
+                raise
             for name in missing:
                 column, values = self._columns[name], table.column(name)
                 self._kept[chunk, name] = column.arrays(values)[name] if column.vectorized else values

@@ -43,6 +43,7 @@ __all__ = ["FILE_FORMATS", "MAX_COMPRESSED_BYTES", "ArraySource", "StoredArray",
 
 MAX_COMPRESSED_BYTES = 2**31
 MAX_ARRAYS = 1024  # each is mapped, which takes a descriptor
+_MAX_EMPTY = 2**24  # samples that take no byte
 _MAX_DIRECTORY_BYTES = 2**22
 _END_BYTES = 2**16 + 64  # the last record of a zip file, with its comment
 _LOCAL_HEADER_BYTES = 30  # of a zip file, before the name; PKWARE's APPNOTE.TXT section 4.3.7
@@ -119,6 +120,8 @@ def _header(file: BinaryIO, path: Path, member: str, size: int, offset: int | No
             f"{place} is {'truncated' if size < promised else 'longer than its header says'}: an array {shape} of "
             f"{dtype} makes {promised:,} bytes, and it has {size:,}; write it again"
         )
+    if promised == begin and shape and shape[0] > _MAX_EMPTY:
+        raise DataError(f"{place} promises {shape[0]:,} samples without a byte of content; write them again")
     return StoredArray(path, member, dtype, shape, fortran, None if offset is None else offset + begin)
 
 
