@@ -3,7 +3,8 @@
 type of the column                       field
 integers, floats, booleans               one number; with missing values float64, and NaN for these
 decimals                                 float64, the one next to the decimal
-text, dictionaries of text               text, "" where it is missing; integers where the field is a class
+text, dictionaries of text               text, "" where it is missing; integers where the field is a class, which must
+                                         not be missing
 dates, times                             datetime64 or timedelta64 of the unit that is stored, NaT where it is missing
 lists of one length, nested or not       an array of this shape
 lists of different lengths               an array as long as the longest, or `length`: zeros follow the entries, and
@@ -147,6 +148,8 @@ class Column:
                     "room for the longest in each: read fewer at once, or leave the field out with fields=[...]"
                 )
             return np.array(texts, dtype=str) if texts else np.empty(0, dtype=str)
+        if "" in texts and "" not in self.classes:
+            raise ValueError(f"'{self.name}' names a class, and is missing: leave such rows out, or allow skip_bad=")
         if unknown := [text for text in texts if text not in self.classes]:
             raise ValueError(f"'{unknown[0]}' in '{self.name}' is none of its classes: {', '.join(self.classes)}")
         return np.array([self.classes[text] for text in texts], dtype=np.int64)
@@ -369,7 +372,7 @@ def facts_of(values: Any, texts: bool) -> ColumnFacts:
 
     kind, nulls = values.type, values.null_count > 0
     if _is_text(kind):
-        found = frozenset("" if text is None else text for text in pc.unique(values).to_pylist()) if texts else None
+        found = frozenset(text for text in pc.unique(values).to_pylist() if text) if texts else None
         return ColumnFacts(nulls, texts=found)
     if holds_bytes(kind):
         return ColumnFacts(nulls, first=next((v for v in values[:64].to_pylist() if v is not None), None))

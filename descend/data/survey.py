@@ -27,6 +27,7 @@ import numpy as np
 from descend.data.arrow_columns import LENGTH
 from descend.data.counter_rng import key_of
 from descend.data.description import ROLES
+from descend.data.file_format import file_formats
 from descend.data.files import read
 from descend.data.order import permute
 from descend.data.paths import files_of, is_path
@@ -246,8 +247,25 @@ def readers_of(source: Any, **options: Any) -> dict[str, FileReader]:
             if role == "train":
                 files[role] = frozenset()
     if len(set(files.values())) < 2 or len(files) < 2:
-        return {"train": read(source, **options)}
+        train = read(source, **options)
+        # Text has no such names, and takes long to be opened again.
+        by_place = any(one.by_place for one in file_formats() if one.name == train.format)
+        return {"train": train, **(_within(source, options) if by_place else {})}
     return {role: read(source, role=role, **options) for role, some in files.items() if some}
+
+
+def _within(source: Any, options: Mapping[str, Any]) -> dict[str, FileReader]:
+    """The readers of other roles, where arrays within a file, or some of its folders, are named after them."""
+    found: dict[str, FileReader] = {}
+    for role in reversed(ROLES):  # the rarest first: where it can be read as well, no names tell roles
+        try:
+            reader = read(source, role=role, **options)
+        except DataError:
+            continue
+        if role == ROLES[-1]:
+            return {}
+        found[role] = reader
+    return {role: found[role] for role in ROLES[1:] if role in found}
 
 
 def survey(

@@ -113,3 +113,12 @@ def test_views_and_runs_are_plain_columns():
 def test_a_dictionary_of_views_of_text_as_polars_writes_it():
     values = pa.array(["b", "a", "b"]).dictionary_encode().cast(pa.dictionary(pa.uint32(), pa.string_view()))
     assert flattened(pa.table({"v": values})).column("v").to_pylist() == ["b", "a", "b"]
+
+
+def test_a_class_that_is_missing_is_none_of_the_classes():
+    array = pa.chunked_array([pa.array(["b", None, "a", ""])])
+    column = column_of("v", array.type, facts_of(array, texts=True), None, is_class=True, classes=None)
+    assert column.classes == {"a": 0, "b": 1}
+    assert column.arrays(array[2:3])["v"].tolist() == [0]
+    with pytest.raises(ValueError, match="'v' names a class, and is missing"):
+        column.arrays(array)

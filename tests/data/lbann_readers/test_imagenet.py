@@ -142,7 +142,7 @@ def test_a_list_with_a_mark_of_utf_8_and_tabs(images):
 
 def test_whole_paths_beside_a_folder(images):
     """LBANN joins the folder and the name; where that is no file and the name is one, the name is meant."""
-    folder, arrays = images
+    folder, _ = images
     lines = [f"{path} {n}" for n, path in enumerate(sorted((folder / "train").rglob("*.png")))]
     (folder / "train.txt").write_text("\n".join(lines))
     found = everything(opened("imagenet", folder / "train", **FIELDS, transforms=[CenterCrop(4, 4), Colorize()]))
