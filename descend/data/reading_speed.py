@@ -15,9 +15,10 @@ from descend.data.reader_protocol import bytes_of_sample
 from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from descend.data.batches import Samples
+    from descend.data.reader_protocol import Field
     from descend.data.transforms import Transform
 
 __all__ = ["parsed_transforms", "samples_per_second"]
@@ -35,7 +36,8 @@ def samples_per_second(reader: Samples, seconds: float) -> float | None:
         seconds: How long; the batch that is under way is finished.
     """
     count, read, began = len(reader), 0, None
-    size = max(1, min(_BATCH, _BATCH_BYTES // max(1, bytes_of_sample(reader.fields))))
+    fields: Mapping[str, Field] = getattr(reader, "fields", {})
+    size = max(1, min(_BATCH, _BATCH_BYTES // max(1, bytes_of_sample(fields))))
     positions = np.arange(min(size, count), dtype=np.int64)
     for batch in range(10**6):
         ids = order(0, batch * size // count, (positions + batch * size) % count, count, True)

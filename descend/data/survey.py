@@ -330,7 +330,8 @@ class _Contents:
             rows = values[name]
             texts = rows.dtype.kind == "U"
             parts = (
-                str(row).encode() if texts else np.ascontiguousarray(row).reshape(-1).view(np.uint8) for row in rows
+                str(row).encode() if texts else np.ascontiguousarray(row).reshape(-1).view(np.uint8).data
+                for row in rows
             )
             # Processors have instructions for this one, which makes it the fastest of `hashlib`.
             self.hashes.setdefault(name, []).extend(sha256(part).digest()[:8] for part in parts)

@@ -1,7 +1,6 @@
 """Speeds of a reader whose time is known, and transforms from the command line."""
 
 import time
-from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from descend.errors import ConfigurationError, DataError
 class Clocked:
     """Each sample takes a thousandth of a second of a clock that the reader turns."""
 
-    role, fields = "train", MappingProxyType({})
+    role = "train"
 
     def __init__(self, monkeypatch, count, bad=()):
         self.count, self.bad, self.now, self.asked = count, bad, 0.0, []
