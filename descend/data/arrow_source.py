@@ -188,8 +188,16 @@ class ArrowSource:
         bad: Mapping[int, str] = getattr(self._files, "bad", {})
         if bad and (first := next((bad[s] for s in samples.tolist() if s in bad), None)) is not None:
             raise ValueError(first)
-        if hasattr(self._files, "take"):
-            return self._grouped(self._taken(samples))
+        if hasattr(self._files, "take"):  # files that give rows in any order
+            table = cast("Any", self._files).take(samples, list(self._columns))
+            of_columns = [self._arrays(column, table.column(name)) for name, column in self._columns.items()]
+            # Arrow's own memory is read-only, and torch warns of that.
+            taken = {
+                name: values if values.flags.writeable else values.copy()
+                for found in of_columns
+                for name, values in found.items()
+            }
+            return self._grouped(taken)
         parts: dict[str, list[Array]] = {}
         places: list[NDArray[np.int64]] = []
         pieces = list(self._chunks.split(samples))
@@ -288,15 +296,6 @@ class ArrowSource:
         column = self._columns[of]
         parts = [column.arrays(_load(self._files, chunk, [of]).column(of))[of] for chunk in self._files.chunks]
         return np.concatenate(parts)
-
-    def _taken(self, samples: NDArray[np.int64]) -> dict[str, Array]:
-        """The fields of the columns, of files that give rows in any order."""
-        table = cast("Any", self._files).take(samples, list(self._columns))
-        found: dict[str, Array] = {}
-        for name, column in self._columns.items():
-            found.update(self._arrays(column, table.column(name)))
-        # Arrow's own memory is read-only, and torch warns of that.
-        return {name: values if values.flags.writeable else values.copy() for name, values in found.items()}
 
     def _arrays(self, column: Column, values: Any) -> dict[str, Array]:
         if column.name not in self._images:

@@ -197,11 +197,12 @@ def arrays_of_role(names: Iterable[str], role: str) -> dict[str, str] | None:
     found: dict[str, dict[str, str]] = {}
     for name in names:
         words = [word for word in re.split(r"[_.-]", name) if word]
-        told = [word for word in (words[:1] + words[-1:]) if role_of(word, whole=True) is not None]
-        if not told or len(words) < 2:
+        ends = [word for word in (words[:1] + words[-1:]) if role_of(word, whole=True) is not None]
+        if not ends or len(words) < 2:
             return None
-        rest = name.removeprefix(told[0]) if words[0] == told[0] else name.removesuffix(told[0])
-        found.setdefault(role_of(told[0], whole=True) or "", {})[rest.strip("_.-")] = name
+        word = ends[0]
+        rest = name.removeprefix(word) if words[0] == word else name.removesuffix(word)
+        found.setdefault(role_of(word, whole=True) or "", {})[rest.strip("_.-")] = name
     if len(found) < 2 or not all(of.keys() <= found.get("train", {}).keys() for of in found.values()):
         return None
     if role not in found:

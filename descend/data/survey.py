@@ -329,12 +329,13 @@ class _Contents:
         for name in list(values)[:_HASHED_FIELDS]:
             rows = values[name]
             texts = rows.dtype.kind == "U"
-            parts = (
-                str(row).encode() if texts else np.ascontiguousarray(row).reshape(-1).view(np.uint8).data
-                for row in rows
-            )
+            parts = (str(row).encode() if texts else _bytes_of(row) for row in rows)
             # Processors have instructions for this one, which makes it the fastest of `hashlib`.
             self.hashes.setdefault(name, []).extend(sha256(part).digest()[:8] for part in parts)
+
+
+def _bytes_of(row: Any) -> memoryview:
+    return np.ascontiguousarray(row).reshape(-1).view(np.uint8).data
 
 
 def _blocks(count: int, limit: int, at_once: int) -> Iterator[NDArray[np.int64]]:
