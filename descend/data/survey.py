@@ -340,7 +340,7 @@ def _bytes_of(row: Any) -> memoryview:
 
 def _blocks(count: int, limit: int, at_once: int) -> Iterator[NDArray[np.int64]]:
     """Numbers of the samples to read, in increasing order."""
-    ids = np.arange(count, dtype=np.int64)
+    ids = np.arange(min(count, limit), dtype=np.int64)  # there may be more than fit into memory
     if count > limit:
         shown = ids[:SHOWN_SAMPLES]
         drawn = permute(ids[: max(0, limit - len(shown))], count, key_of("survey", 0))

@@ -192,3 +192,13 @@ def test_a_damaged_row_group_is_decoded_once(tmp_path, monkeypatch):
         with pytest.raises(DataError, match="it is damaged"):
             reader.read(np.array([sample]))
     assert len(loaded) == 1
+
+
+@pytest.mark.parametrize("how", [{}, {"chunks": (1000,)}], ids=["contiguous", "in chunks"])
+def test_hdf5_of_which_nothing_was_written(tmp_path, how):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", shape=(10**12,), dtype="f4", **how)
+    assert "'x', of which nothing was written, has 0 bytes, which would become 4,000," in refusal(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file.create_dataset("x", shape=(2000,), dtype="f4", fillvalue=2.5, **how)
+    assert read(tmp_path / "b.h5").read(np.array([1999, 0]))["x"].tolist() == [2.5, 2.5]

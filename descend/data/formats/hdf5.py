@@ -188,6 +188,9 @@ class HDF5Source:
         if kind.kind not in "fiubcmM":
             raise DataError(f"'{name}' is of the type {kind}, which has no array of numbers")
         _check_chunks(name, stored)
+        if not stored.id.get_storage_size():  # nothing was written, so there is only the fill value
+            promised = max(stored.size * kind.itemsize, len(stored))
+            check_expansion(f"'{name}', of which nothing was written,", 0, promised, "write it")
         if (enum := h5py.check_enum_dtype(kind)) is not None:
             numbers = {int(number): text for text, number in sorted(enum.items(), key=lambda item: int(item[1]))}
             if self._enums.setdefault(name, numbers) != numbers:
