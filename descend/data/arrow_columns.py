@@ -2,9 +2,10 @@
 
 type of the column                       field
 integers, floats, booleans               one number; with missing values float64, and NaN for these
-decimals                                 float64
-text, dictionaries of text               text, "" where it is missing; integers where the field is a class
-dates, times                             datetime64[ns] or timedelta64[ns], NaT where it is missing
+decimals                                 float64, the one next to the decimal
+text, dictionaries of text               text, "" where it is missing; integers where the field is a class, which must
+                                         not be missing
+dates, times                             datetime64 or timedelta64 of the unit that is stored, NaT where it is missing
 lists of one length, nested or not       an array of this shape
 lists of different lengths               an array as long as the longest, or `length`: zeros follow the entries, and
                                          the field NAME_length has their number; longer lists are cut at `length`
@@ -48,6 +49,7 @@ __all__ = [
 ]
 
 LENGTH = "_length"
+_TEXT_CHARACTERS = 2**28  # of an array of text, of 4 bytes each
 
 
 @cache  # asked for several times a column
@@ -139,16 +141,21 @@ class Column:
     def _texts(self, values: Any) -> Array:
         texts = ["" if text is None else text for text in values.to_pylist()]
         if self.dtype.kind != "i":
+            longest = max(map(len, texts), default=0)
+            if longest * len(texts) > _TEXT_CHARACTERS:
+                raise ValueError(
+                    f"'{self.name}' has a text of {longest:,} characters, and an array of {len(texts):,} texts has "
+                    "room for the longest in each: read fewer at once, or leave the field out with fields=[...]"
+                )
             return np.array(texts, dtype=str) if texts else np.empty(0, dtype=str)
+        if "" in texts and "" not in self.classes:
+            raise ValueError(f"'{self.name}' names a class, and is missing: leave such rows out, or allow skip_bad=")
         if unknown := [text for text in texts if text not in self.classes]:
             raise ValueError(f"'{unknown[0]}' in '{self.name}' is none of its classes: {', '.join(self.classes)}")
         return np.array([self.classes[text] for text in texts], dtype=np.int64)
 
     def _lists(self, values: Any) -> dict[str, Array]:
-        pa, _ = _arrow()
-
-        if pa.types.is_fixed_size_list(values.type) and values.null_count:
-            raise ValueError(f"a list in '{self.name}' is missing, and all lists have a fixed length")
+        values = _filled(values)
         lengths = _lengths(values)
         inner, shape = _flat(values), self.shape[1:]
         for longest in shape:
@@ -180,6 +187,18 @@ def _lengths(values: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
     return pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
+def _filled(values: Any) -> Any:
+    """Lists of a fixed length, with missing entries in those that are missing; others as they are."""
+    pa, pc = _arrow()
+
+    if not pa.types.is_fixed_size_list(values.type) or not values.null_count:
+        return values
+    size = values.type.list_size
+    there = np.repeat(pc.is_valid(values).to_numpy(zero_copy_only=False), size)
+    places = pa.array(np.cumsum(there) - 1, mask=~there)
+    return pa.FixedSizeListArray.from_arrays(pc.list_flatten(values).take(places), size)
+
+
 def _flat(values: Any) -> Any:
     """The entries of all lists, without those of missing lists."""
     _, pc = _arrow()
@@ -193,15 +212,13 @@ def _numbers(values: Any, dtype: np.dtype[Any]) -> Array:
     if dtype.kind == "U":
         return np.array(["" if text is None else text for text in values.to_pylist()] or [""], dtype=str)[: len(values)]
     if pa.types.is_decimal(values.type):
-        values = values.cast(pa.float64())
+        # By way of text: Arrow's cast to float64 multiplies by a power of ten, which rounds twice.
+        values = values.cast(pa.string()).cast(pa.float64())
     if dtype.kind in "mM":
-        unit = pa.timestamp("ns") if dtype.kind == "M" else pa.duration("ns")
         if pa.types.is_time(values.type):
-            values = values.cast(pa.time64("ns")).cast(pa.int64())
-        elif not pa.types.is_timestamp(values.type) and not pa.types.is_duration(values.type):
-            values = values.cast(pa.timestamp("ns"))
-        numbers = values.cast(unit) if pa.types.is_timestamp(values.type) else values.cast(unit, safe=False)
-        return numbers.to_numpy(zero_copy_only=False).astype(dtype)
+            numbers = values.cast(pa.int32()) if pa.types.is_time32(values.type) else values
+            values = numbers.cast(pa.int64()).cast(pa.duration(values.type.unit))
+        return values.to_numpy(zero_copy_only=False).astype(dtype)
     if values.null_count and dtype.kind != "f":
         raise ValueError(f"a value is missing, and {dtype} has none that stands for it")
     if pa.types.is_boolean(values.type) and dtype.kind == "f":
@@ -235,9 +252,21 @@ def flattened(table: Any) -> Any:
         if pa.types.is_run_end_encoded(column.type):
             table = table.set_column(number, column.name, pc.run_end_decode(table.column(number)))
         elif (kind := _plain_type(column.type)) != column.type:
-            _check_texts(column.name, table.column(number))
-            table = table.set_column(number, column.name, table.column(number).cast(kind))
+            values = _with_plain_dictionaries(table.column(number))
+            _check_texts(column.name, values)
+            table = table.set_column(number, column.name, values.cast(kind))
     return table
+
+
+def _with_plain_dictionaries(values: Any) -> Any:
+    """A column whose dictionary, as those of polars, has views of text, with text in their place."""
+    pa, _ = _arrow()
+
+    if not pa.types.is_dictionary(values.type) or _plain_type(values.type) == values.type.value_type:
+        return values
+    kind = _plain_type(values.type)
+    parts = [pa.DictionaryArray.from_arrays(part.indices, part.dictionary.cast(kind)) for part in values.chunks]
+    return pa.chunked_array(parts, pa.dictionary(values.type.index_type, kind))
 
 
 def _check_texts(name: str, values: Any) -> None:
@@ -343,7 +372,7 @@ def facts_of(values: Any, texts: bool) -> ColumnFacts:
 
     kind, nulls = values.type, values.null_count > 0
     if _is_text(kind):
-        found = frozenset("" if text is None else text for text in pc.unique(values).to_pylist()) if texts else None
+        found = frozenset(text for text in pc.unique(values).to_pylist() if text) if texts else None
         return ColumnFacts(nulls, texts=found)
     if holds_bytes(kind):
         return ColumnFacts(nulls, first=next((v for v in values[:64].to_pylist() if v is not None), None))
@@ -385,9 +414,10 @@ def column_of(
         return Column(name, "text", np.dtype(np.int64), classes={text: i for i, text in enumerate(ordered)})
     if holds_bytes(kind):
         return Column(name, "bytes", np.dtype(np.uint8))
-    if pa.types.is_temporal(kind):
+    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
         spans = pa.types.is_duration(kind) or pa.types.is_time(kind)
-        return Column(name, "time", np.dtype("timedelta64[ns]" if spans else "datetime64[ns]"))
+        unit = "D" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else kind.unit
+        return Column(name, "time", np.dtype(f"timedelta64[{unit}]" if spans else f"datetime64[{unit}]"))
     if not _is_list(kind):
         return Column(name, "number", _dtype(name, kind, facts.nulls))
     inner = kind

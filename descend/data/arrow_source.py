@@ -8,6 +8,7 @@ decoded and given up again, so that a run begins, or goes on, while they are dec
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ __all__ = ["CACHE_BYTES", "ArrowSource", "Chunk", "TableFiles"]
 
 CACHE_BYTES = 2**30
 MAX_COLUMNS = 65_536
+ROW_NUMBERS = re.compile(r"__index_level_\d+__")
 SCANNED_VALUES = 2**23  # to be decoded for one batch, from which on it is taken without them being kept
 
 
@@ -107,9 +109,13 @@ class ArrowSource:
             raise DataError(f"{_first(files)} has {len(names):,} columns; at most {MAX_COLUMNS:,} are read")
         self._files = files
         self._chunks = Pieces(files.chunks, [chunk.rows for chunk in files.chunks])
+        self.left_out: dict[str, str] = dict(getattr(files, "left_out", {}))
+        if options.columns is None:
+            numbers = [one for one in names if ROW_NUMBERS.fullmatch(one) and one not in options.target]
+            self.left_out |= dict.fromkeys(numbers, "it has the row numbers that pandas keeps beside a frame")
+            names = [one for one in names if one not in numbers]
         groups = _groups(options.columns, names)
         wanted = list(dict.fromkeys(name for of in groups.values() for name in ([of] if isinstance(of, str) else of)))
-        self.left_out: dict[str, str] = dict(getattr(files, "left_out", {}))
         self._images: dict[str, ImageForm] = {}
         self._columns = self._settle(wanted, options, explicit=options.columns is not None)
         self._groups = {name: of for name, of in groups.items() if not isinstance(of, str) or of in self._columns}
@@ -126,6 +132,7 @@ class ArrowSource:
         }
         self.pixels = frozenset(name for name, of in alone.items() if of in self._images)
         self._kept: OrderedDict[tuple[Chunk, str], Any] = OrderedDict()
+        self._damaged: dict[Chunk, str] = {}  # those that could not be decoded, and why
         self._spilled = SpilledColumns() if getattr(files, "decodes", False) else None
         self._scanned = self._spilled is None  # what cannot be scanned needs not be
 
@@ -181,8 +188,16 @@ class ArrowSource:
         bad: Mapping[int, str] = getattr(self._files, "bad", {})
         if bad and (first := next((bad[s] for s in samples.tolist() if s in bad), None)) is not None:
             raise ValueError(first)
-        if hasattr(self._files, "take"):
-            return self._grouped(self._taken(samples))
+        if hasattr(self._files, "take"):  # files that give rows in any order
+            table = cast("Any", self._files).take(samples, list(self._columns))
+            of_columns = [self._arrays(column, table.column(name)) for name, column in self._columns.items()]
+            # Arrow's own memory is read-only, and torch warns of that.
+            taken = {
+                name: values if values.flags.writeable else values.copy()
+                for found in of_columns
+                for name, values in found.items()
+            }
+            return self._grouped(taken)
         parts: dict[str, list[Array]] = {}
         places: list[NDArray[np.int64]] = []
         pieces = list(self._chunks.split(samples))
@@ -246,7 +261,13 @@ class ArrowSource:
         """Keep the columns of a chunk, and drop those used longest ago."""
         spilled, missing = self._spilled, self._missing(chunk)
         if missing:
-            table = _load(self._files, chunk, missing)
+            if chunk in self._damaged:  # not again for each of its samples
+                raise DataError(self._damaged[chunk])
+            try:
+                table = _load(self._files, chunk, missing)
+            except DataError as error:
+                self._damaged[chunk] = str(error)
+                raise
             for name in missing:
                 column, values = self._columns[name], table.column(name)
                 self._kept[chunk, name] = column.arrays(values)[name] if column.vectorized else values
@@ -275,15 +296,6 @@ class ArrowSource:
         column = self._columns[of]
         parts = [column.arrays(_load(self._files, chunk, [of]).column(of))[of] for chunk in self._files.chunks]
         return np.concatenate(parts)
-
-    def _taken(self, samples: NDArray[np.int64]) -> dict[str, Array]:
-        """The fields of the columns, of files that give rows in any order."""
-        table = cast("Any", self._files).take(samples, list(self._columns))
-        found: dict[str, Array] = {}
-        for name, column in self._columns.items():
-            found.update(self._arrays(column, table.column(name)))
-        # Arrow's own memory is read-only, and torch warns of that.
-        return {name: values if values.flags.writeable else values.copy() for name, values in found.items()}
 
     def _arrays(self, column: Column, values: Any) -> dict[str, Array]:
         if column.name not in self._images:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from descend.arguments import shown
-from descend.data.expansion import opened
+from descend.data.expansion import opened, plain_name
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Repaired:
     """
 
     def __init__(self, rows: Iterator[_Row], head: str, place: Path, allowed: int) -> None:
-        handle, name = tempfile.mkstemp(prefix="descend-rows-", suffix=place.name.removesuffix(".gz")[-20:])
+        handle, name = tempfile.mkstemp(prefix="descend-rows-", suffix=plain_name(place)[-20:])
         self.path = Path(name)
         self.bad: dict[int, str] = {}
         weakref.finalize(self, self.path.unlink, missing_ok=True)

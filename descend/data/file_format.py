@@ -151,7 +151,8 @@ class FileFormat:
         open: Makes a source of files, reading no more than is needed for the fields and the number of samples.
         uses: The options that it reads, besides those of every format: `role`, `target` and `label`.
         recognizes: Whether a file begins like one of this format; gets up to 1,024 bytes, decompressed if they were
-            compressed by gzip. None if the content does not show it.
+            compressed. None if the content does not show it.
+        by_place: Whether contents are read by their place in the file, so that none may be compressed as a whole.
     """
 
     name: str
@@ -159,6 +160,7 @@ class FileFormat:
     open: Callable[[Sequence[Path], ReadOptions], FileSource]
     uses: frozenset[str] = frozenset()
     recognizes: Callable[[bytes], bool] | None = None
+    by_place: bool = False
 
     def check(self, options: ReadOptions) -> None:
         """Check that every option that is set is used.

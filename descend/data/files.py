@@ -17,10 +17,11 @@ import numpy as np
 
 from descend.arguments import shown
 from descend.data.description import ROLES
+from descend.data.expansion import UNPACKED_BY, compression_of, plain_name
 from descend.data.file_format import FileFormat, FileSource, added_formats, file_formats, options_of
 from descend.data.numbered_texts import with_numbers
 from descend.data.object_source import object_source
-from descend.data.paths import files_of, head, is_path
+from descend.data.paths import files_of, head, is_path, of_role
 from descend.data.sample_cache import cached
 from descend.errors import ConfigurationError, DataError, DescendError, nearest
 
@@ -36,9 +37,6 @@ __all__ = ["FileReader", "ZippedSources", "format_of", "read"]
 
 
 _COMPRESSED = (
-    (b"BZh", "bzip2"),
-    (b"\xfd7zXZ", "xz"),
-    (b"\x28\xb5\x2f\xfd", "zstd"),
     (b"\x04\x22\x4d\x18", "lz4"),
     (b"7z\xbc\xaf", "7-Zip"),
     (b"Rar!", "RAR"),
@@ -116,7 +114,7 @@ def read(
         parts = {str(k): _open(part, given) for k, part in cast("Mapping[Any, Any]", source).items()}
         if not parts:
             raise ConfigurationError("read: the mapping of fields to files is empty")
-        opened: FileSource = ZippedSources({name: part for name, (_, part) in parts.items()})
+        opened: FileSource = with_numbers(ZippedSources({name: part for name, (_, part) in parts.items()}), given)
         name = "+".join(dict.fromkeys(name for name, _ in parts.values()))
     else:
         name, opened = _open(source, given)
@@ -141,11 +139,19 @@ def _open(source: Any, options: ReadOptions) -> tuple[str, FileSource]:
     paths = files_of(source, options.role)
     if options.format is None:
         found, paths = _format_of_all(paths, isinstance(source, (list, tuple)))
+        if not isinstance(source, (list, tuple)) and (folder := Path(source)).is_dir():
+            paths = of_role(folder, paths, options.role)  # folders of other files may be beside those of roles
     else:
         found = next(one for one in file_formats() if one.name == options.format)
         if not isinstance(source, (list, tuple)):  # of a folder those with an ending of the format
             paths = [path for path in paths if _ending(path) in found.endings] or paths
     found.check(options)
+    for path in paths if found.by_place else ():
+        if (kind := compression_of(path)) is not None:
+            raise DataError(
+                f"{path} is compressed by {kind}, and samples of the format '{found.name}' are read by their place in "
+                f"the file: decompress it with {UNPACKED_BY[kind]}"
+            )
     try:
         opened = with_numbers(found.open(paths, options), options)
         return found.name, cached(opened, paths, options) if options.cache else opened
@@ -179,12 +185,11 @@ def _format_of_all(paths: list[Path], listed: bool) -> tuple[FileFormat, list[Pa
 
 
 def _ending(path: Path) -> str:
-    name = path.name.lower().removesuffix(".gz")
-    return Path(name).suffix
+    return Path(plain_name(path)).suffix
 
 
 def format_of(path: Path) -> FileFormat:
-    """The format of a file: by its first bytes, then by the ending of its name (before .gz).
+    """The format of a file: by its first bytes, then by the ending of its name (before .gz and such).
 
     A format that a program added and that goes by the ending alone comes first: text of it may look like a table.
 
@@ -204,8 +209,13 @@ def format_of(path: Path) -> FileFormat:
     for one in formats:
         if ending in one.endings:
             return one
+    if (kind := compression_of(path)) is not None:
+        raise DataError(
+            f"{path} is compressed by {kind}, and what is in it is damaged or of no known format: decompress it with "
+            f"{UNPACKED_BY[kind]} to see"
+        )
     if (found := next((name for magic, name in _COMPRESSED if begin.startswith(magic)), None)) is not None:
-        raise DataError(f"{path} is compressed by {found}, and of compressed files those of gzip are read: unpack it")
+        raise DataError(f"{path} is compressed by {found}, which is not read: unpack it")
     if (other := next(((kind, how) for magic, kind, how in _OTHERS if begin.startswith(magic)), None)) is not None:
         raise DataError(f"{path} is {other[0]}, which is not read: save it {other[1]}")
     if _is_tfrecord(path):

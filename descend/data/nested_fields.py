@@ -16,11 +16,21 @@ import numpy as np
 from descend.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
-__all__ = ["as_rows", "digest_of", "fields_of", "form_of", "native", "nested", "samples_as_batches"]
+__all__ = [
+    "as_rows",
+    "digest_of",
+    "fields_of",
+    "form_of",
+    "native",
+    "nested",
+    "part_of",
+    "parts_of",
+    "samples_as_batches",
+]
 
 
 def fields_of(sample: Any) -> dict[str, Any]:
@@ -158,6 +168,23 @@ def native(array: Any) -> Any:
     if not isinstance(array, np.ndarray) or array.dtype.isnative:
         return array
     return array.astype(array.dtype.newbyteorder("="))
+
+
+def parts_of(kind: np.dtype[Any]) -> Iterator[tuple[str, ...]]:
+    """The places of the parts of a structured type, whose parts may be such types; () of another type."""
+    if kind.base.names is None:
+        yield ()
+    for part in kind.base.names or ():
+        for below in parts_of(kind.base[part]):
+            yield part, *below
+
+
+def part_of(whole: np.dtype[Any], parts: Sequence[str]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The shape and the type of a part of a structured type."""
+    shape, kind = whole.shape, whole.base
+    for part in parts:
+        shape, kind = shape + kind[part].shape, kind[part].base
+    return shape, kind
 
 
 def _kind_of(value: Any) -> str:

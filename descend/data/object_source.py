@@ -31,10 +31,10 @@ from descend.data.reader_protocol import Field
 from descend.data.readers import ArrayReader
 from descend.data.table_source import table_source
 from descend.data.tensor_reader import is_table, tensor_reader
-from descend.errors import DataError
+from descend.errors import DataError, DescendError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -142,7 +142,7 @@ def _gathered(batches: Iterable[Any], name: str) -> dict[str, Array]:
     """All batches of one pass, joined."""
     parts: dict[str, list[Array]] = {}
     held = 0
-    for step, batch in enumerate(batches):
+    for step, batch in enumerate(_made(batches, name)):
         rows = {field: _array(values) for field, values in as_rows(batch, f"batch {step} of {name}").items()}
         if parts and list(rows) != list(parts):
             raise DataError(f"batch {step} of {name} has the fields {', '.join(rows)}, those before {', '.join(parts)}")
@@ -161,6 +161,17 @@ def _gathered(batches: Iterable[Any], name: str) -> dict[str, Array]:
         return {field: np.concatenate(some) for field, some in parts.items()}
     except ValueError as error:
         raise DataError(f"the batches of {name} cannot be joined: {error}") from error
+
+
+def _made(batches: Iterable[Any], name: str) -> Iterator[Any]:
+    """Batches, where what ends them is an error of the data."""
+    try:
+        yield from batches
+    except DescendError:
+        raise
+    except Exception as error:  # of the program of the user, or of samples that make no batch
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{name} yields samples that cannot be put into a batch, or fails: {reason}") from error
 
 
 def _array(values: Tensor | Array) -> Array:

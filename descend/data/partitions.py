@@ -43,6 +43,9 @@ class PartitionedFiles:
         self._names = list(next(iter(values.values())))
         self.decodes = getattr(files, "decodes", False)
         self.class_names: Mapping[str, Sequence[str]] = getattr(files, "class_names", {})
+        self.left_out: Mapping[str, str] = getattr(files, "left_out", {})
+        self.bad: Mapping[int, str] = getattr(files, "bad", {})
+        self.bytes_are: str = getattr(files, "bytes_are", "bytes that are no images")
         own = files.schema
         for name in self._names:
             numbers = any(isinstance(of[name], int) for of in values.values())
@@ -82,12 +85,19 @@ class PartitionedFiles:
         return self._files.without_nulls(column)
 
 
-def with_partitions(files: TableFiles, paths: Sequence[Path]) -> TableFiles:
+def with_partitions(files: TableFiles, paths: Sequence[Path], several: bool = False) -> TableFiles:
     """The files with the columns that their paths name; the files themselves where the paths name none.
+
+    Args:
+        files: The tables.
+        paths: Of the files.
+        several: Whether a single file has no such columns: a Parquet table is usually a folder, and others a file.
 
     Raises:
         DataError: some paths name other columns than the first.
     """
+    if several and len(paths) == 1:
+        return files
     found = {path: _parts(path) for path in paths}
     first = next(iter(found.values()))
     for path, of in found.items():

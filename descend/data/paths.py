@@ -5,26 +5,26 @@ from __future__ import annotations
 import glob
 import os
 import re
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.arguments import shown
+from descend.data.expansion import begin_of
 from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["HEAD_BYTES", "check_mapped", "files_of", "head", "is_path", "of_role", "role_of"]
+__all__ = ["HEAD_BYTES", "arrays_of_role", "check_mapped", "files_of", "head", "is_path", "of_role", "role_of"]
 
 HEAD_BYTES = 1024
-_GZIP_MAGIC = b"\x1f\x8b"
 _PATTERN = frozenset("*?[")
 _BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 _DESCRIPTIONS = frozenset(("dataset_info.json", "dataset_dict.json", "state.json"))  # of Hugging Face's save_to_disk
 _OF_SYSTEMS = frozenset(("Thumbs.db", "desktop.ini"))  # that Windows puts into folders
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_YEAR = re.compile(r"(?:19|20)\d\d")
 MAX_NAMES = 2**20  # that a pattern with braces may expand to
 ROLE_WORDS = {
     "train": ("train", "training"),
@@ -129,35 +129,33 @@ def check_mapped(path: Path, size: int) -> None:
 
 
 def head(path: Path) -> bytes:
-    """The first bytes of a file, decompressed if they are compressed by gzip.
+    """The first bytes of a file, decompressed if they are compressed.
 
     Raises:
         DataError: the file cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(HEAD_BYTES)
+        return begin_of(path, HEAD_BYTES)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}") from error
-    if not content.startswith(_GZIP_MAGIC):
-        return content
-    try:
-        return zlib.decompressobj(wbits=31).decompress(content, HEAD_BYTES)
-    except zlib.error:
-        return content
 
 
 def of_role(folder: Path, files: list[Path], role: str) -> list[Path]:
     """The files of a folder that belong to a role, where the names in the folder tell roles; else all of them.
 
-    They do if all its sub-folders are called train, validate (or val), test or tournament; or if there are no
-    sub-folders and files of at least two roles begin with such a word, as in test.csv and train-00.csv. Files without
-    such a word, beside others with one, are for training.
+    They do if all its sub-folders are called train, validate (or val), test or tournament, or train2017 and so on; or
+    if there are no sub-folders and files of at least two roles begin with such a word, as in test.csv and train-00.csv.
+    Files without such a word, beside others with one, are for training. A single sub-folder with another name, as many
+    archives have around their content, is looked into.
 
     Raises:
         DataError: names tell roles and none tells this one.
     """
     tops = {path: list(path.relative_to(folder).parts) for path in files}
+    while len(first := {tuple(parts[:1]) if len(parts) > 1 else () for parts in tops.values()}) == 1:
+        if not (around := first.pop()) or role_of(around[0], whole=True):
+            break
+        tops = {path: parts[1:] for path, parts in tops.items()}
     folders = {parts[0] for parts in tops.values() if len(parts) > 1}
     if folders and not all(role_of(name, whole=True) for name in folders):
         return files
@@ -177,6 +175,36 @@ def role_of(name: str, whole: bool) -> str | None:
     name = name.lower()
     for role, words in ROLE_WORDS.items():
         for word in words:
-            if name == word or (not whole and name.startswith(word) and not name[len(word)].isalnum()):
+            if name == word or (whole and name.startswith(word) and _YEAR.fullmatch(name, len(word))):
+                return role
+            if not whole and name.startswith(word) and name != word and not name[len(word)].isalnum():
                 return role
     return None
+
+
+def arrays_of_role(names: Iterable[str], role: str) -> dict[str, str] | None:
+    """The arrays of a role, by their names without it, where the names of all arrays of a file tell roles.
+
+    They do in x_train, y_train, x_test or train_images, test_images: all begin or end with the name of a role, and what
+    is left is among that of the training arrays.
+
+    Returns:
+        None where they do not.
+
+    Raises:
+        DataError: they do, and none tells this role.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for name in names:
+        words = [word for word in re.split(r"[_.-]", name) if word]
+        ends = [word for word in (words[:1] + words[-1:]) if role_of(word, whole=True) is not None]
+        if not ends or len(words) < 2:
+            return None
+        word = ends[0]
+        rest = name.removeprefix(word) if words[0] == word else name.removesuffix(word)
+        found.setdefault(role_of(word, whole=True) or "", {})[rest.strip("_.-")] = name
+    if len(found) < 2 or not all(of.keys() <= found.get("train", {}).keys() for of in found.values()):
+        return None
+    if role not in found:
+        raise DataError(f"there are arrays for {', '.join(found)} and none for '{role}'; read them with role= or key=")
+    return found[role]

@@ -42,7 +42,16 @@ __all__ = ["MAX_PIXELS", "ImageForm", "decoded", "form_of_image", "form_of_image
 
 MAX_PIXELS = 10**8  # 300 MB as RGB, and 800 MB while it is read
 _PIXELS_AT_ONCE = 2**22
-_BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", b"II*\0", b"MM\0*")
+_BEGINNINGS = (
+    b"\xff\xd8\xff",
+    b"\x89PNG\r\n\x1a\n",
+    b"GIF87a",
+    b"GIF89a",
+    b"BM",
+    b"II*\0",
+    b"MM\0*",
+    b"\0\0\0\x0cjP  ",
+)
 _TRIED = 100  # first images, of which one must be sound
 _AT_LEAST = 2  # times the size that is asked for, where a JPEG is decoded at a fraction of its size
 _PER_BYTE = 257  # 65,535 / 255
@@ -55,7 +64,8 @@ _ORIENTATION = 0x0112  # Exif 2.3, section 4.6.4
 
 def is_image(begin: bytes) -> bool:
     """Whether a file begins like an image of a common format."""
-    return begin.startswith(_BEGINNINGS) or (begin[:4] == b"RIFF" and begin[8:12] == b"WEBP")
+    in_box = (begin[:4] == b"RIFF" and begin[8:12] == b"WEBP") or (begin[4:12] == b"ftypavif")
+    return in_box or begin.startswith(_BEGINNINGS)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from descend.data.description import Reader
 
-__all__ = ["Array", "Field", "Format", "OpenReader", "SampleSource", "one_hot"]
+__all__ = ["Array", "Field", "Format", "OpenReader", "SampleSource", "bytes_of_sample", "one_hot"]
 
 Array = NDArray[Any]
 
@@ -31,6 +32,11 @@ class Field:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     pieces: tuple[int, ...] = field(default=(), compare=False)
+
+
+def bytes_of_sample(fields: Mapping[str, Field]) -> int:
+    """The bytes of one sample's arrays; of text, whose width is not known, those of an empty one."""
+    return sum(math.prod(one.shape) * one.dtype.itemsize for one in fields.values())
 
 
 class SampleSource(Protocol):

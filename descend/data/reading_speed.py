@@ -11,17 +11,20 @@ import numpy as np
 from descend.arguments import shown
 from descend.data import transforms as known
 from descend.data.order import order
+from descend.data.reader_protocol import bytes_of_sample
 from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from descend.data.batches import Samples
+    from descend.data.reader_protocol import Field
     from descend.data.transforms import Transform
 
 __all__ = ["parsed_transforms", "samples_per_second"]
 
 _BATCH = 64
+_BATCH_BYTES = 2**27
 _NAMES = {one.__name__: one for one in known.TRANSFORMS}
 
 
@@ -33,9 +36,11 @@ def samples_per_second(reader: Samples, seconds: float) -> float | None:
         seconds: How long; the batch that is under way is finished.
     """
     count, read, began = len(reader), 0, None
-    positions = np.arange(min(_BATCH, count), dtype=np.int64)
+    fields: Mapping[str, Field] = getattr(reader, "fields", {})
+    size = max(1, min(_BATCH, _BATCH_BYTES // max(1, bytes_of_sample(fields))))
+    positions = np.arange(min(size, count), dtype=np.int64)
     for batch in range(10**6):
-        ids = order(0, batch * _BATCH // count, (positions + batch * _BATCH) % count, count, True)
+        ids = order(0, batch * size // count, (positions + batch * size) % count, count, True)
         try:
             reader.read(ids)
         except DataError:  # it has been reported

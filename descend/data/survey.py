@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from hashlib import blake2b
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,9 +27,11 @@ import numpy as np
 from descend.data.arrow_columns import LENGTH
 from descend.data.counter_rng import key_of
 from descend.data.description import ROLES
+from descend.data.file_format import file_formats
 from descend.data.files import read
 from descend.data.order import permute
 from descend.data.paths import files_of, is_path
+from descend.data.reader_protocol import bytes_of_sample
 from descend.data.reading_speed import samples_per_second
 from descend.data.transformed import transform
 from descend.errors import DataError
@@ -48,6 +50,9 @@ __all__ = ["FieldSummary", "Problem", "Survey", "readers_of", "survey"]
 LIMIT = 20_000  # samples of a role that are read, unless another number is said
 SHOWN_SAMPLES = 8
 _AT_ONCE = 64
+_BYTES_AT_ONCE = 2**27  # of samples, without their texts
+_BYTES = 2**32  # of all samples that are read; fewer are where they are very large
+_NUMBERS_AT_ONCE = 2**17
 _VALUES = 1000  # different values of a field that are counted
 _QUANTILE_VALUES = 10_000
 _RANGE = 1000  # times the middle half
@@ -117,13 +122,14 @@ class FieldSummary:
             if lengths is not None and found.ndim == 2:
                 return self._add_padded(found, lengths)
             there = found != ""
-            self._extend(np.char.str_len(found))
+            self._extend(np.char.str_len(found).reshape(-1))
         elif found.dtype.kind in "mM":
             there = ~np.isnat(found)
             self._widen(found[there])
         else:
-            there = ~np.isnan(found) if found.dtype.kind == "f" else np.ones(found.shape, bool)
-            finite = found[np.isfinite(found)] if found.dtype.kind == "f" else found.ravel()
+            whole = found.dtype.kind != "f"
+            there = np.broadcast_to(np.True_, found.shape) if whole else ~np.isnan(found)
+            finite = found.reshape(-1) if whole else found[np.isfinite(found)]
             finite = np.abs(finite) if finite.dtype.kind == "c" else finite  # complex numbers have no order
             self.infinite += int(there.sum()) - finite.size
             self._extend(finite)
@@ -147,18 +153,33 @@ class FieldSummary:
         return np.asarray(missing.any(axis=1))
 
     def _extend(self, numbers: Array) -> None:
+        if numbers.dtype == np.uint8 and numbers.size > _NUMBERS_AT_ONCE:  # pixels, of which there are many
+            counts = np.zeros(256, np.int64)
+            for start in range(0, numbers.size, _NUMBERS_AT_ONCE):
+                counts += np.bincount(numbers[start : start + _NUMBERS_AT_ONCE], minlength=256)
+            values = np.flatnonzero(counts)
+            self._widen(values.astype(np.uint8))
+            mean = float(values @ counts[values]) / numbers.size
+            self._join(numbers.size, mean, float((values - mean) ** 2 @ counts[values]))
+            return
+        for start in range(0, numbers.size, _NUMBERS_AT_ONCE):
+            self._extend_by(numbers[start : start + _NUMBERS_AT_ONCE])
+
+    def _extend_by(self, numbers: Array) -> None:
         numbers = numbers.astype(np.float64) if numbers.dtype.kind in "bf" else numbers
         self._widen(numbers)
-        if not numbers.size:
-            return
+        wide = numbers.astype(np.float64)
+        mean = float(wide.mean())
+        self._join(wide.size, mean, float(((wide - mean) ** 2).sum()))
+
+    def _join(self, count: int, mean: float, spread: float) -> None:
+        """Add numbers, whose squared distances from their mean have the sum `spread`."""
         # Two parts are joined by their means, since sums of squares cancel where the mean is large. Source: Chan, Golub
         # and LeVeque 1983, https://doi.org/10.1080/00031305.1983.10483115, equation 2.1
-        wide, before = numbers.astype(np.float64), self.numbers
-        mean = float(wide.mean())
-        self.numbers += wide.size
-        apart = mean - self.average
-        self.average += apart * wide.size / self.numbers
-        self.spread += float(((wide - mean) ** 2).sum()) + apart**2 * before * wide.size / self.numbers
+        before, apart = self.numbers, mean - self.average
+        self.numbers += count
+        self.average += apart * count / self.numbers
+        self.spread += spread + apart**2 * before * count / self.numbers
 
     def _widen(self, some: Array) -> None:
         if some.size:
@@ -226,8 +247,25 @@ def readers_of(source: Any, **options: Any) -> dict[str, FileReader]:
             if role == "train":
                 files[role] = frozenset()
     if len(set(files.values())) < 2 or len(files) < 2:
-        return {"train": read(source, **options)}
+        train = read(source, **options)
+        # Text has no such names, and takes long to be opened again.
+        by_place = any(one.by_place for one in file_formats() if one.name == train.format)
+        return {"train": train, **(_within(source, options) if by_place else {})}
     return {role: read(source, role=role, **options) for role, some in files.items() if some}
+
+
+def _within(source: Any, options: Mapping[str, Any]) -> dict[str, FileReader]:
+    """The readers of other roles, where arrays within a file, or some of its folders, are named after them."""
+    found: dict[str, FileReader] = {}
+    for role in reversed(ROLES):  # the rarest first: where it can be read as well, no names tell roles
+        try:
+            reader = read(source, role=role, **options)
+        except DataError:
+            continue
+        if role == ROLES[-1]:
+            return {}
+        found[role] = reader
+    return {role: found[role] for role in ROLES[1:] if role in found}
 
 
 def survey(
@@ -291,19 +329,24 @@ class _Contents:
         for name in list(values)[:_HASHED_FIELDS]:
             rows = values[name]
             texts = rows.dtype.kind == "U"
-            parts = [str(row).encode() if texts else np.ascontiguousarray(row).tobytes() for row in rows]
-            self.hashes.setdefault(name, []).extend(blake2b(part, digest_size=8).digest() for part in parts)
+            parts = (str(row).encode() if texts else _bytes_of(row) for row in rows)
+            # Processors have instructions for this one, which makes it the fastest of `hashlib`.
+            self.hashes.setdefault(name, []).extend(sha256(part).digest()[:8] for part in parts)
 
 
-def _blocks(count: int, limit: int) -> Iterator[NDArray[np.int64]]:
+def _bytes_of(row: Any) -> memoryview:
+    return np.ascontiguousarray(row).reshape(-1).view(np.uint8).data
+
+
+def _blocks(count: int, limit: int, at_once: int) -> Iterator[NDArray[np.int64]]:
     """Numbers of the samples to read, in increasing order."""
-    ids = np.arange(count, dtype=np.int64)
+    ids = np.arange(min(count, limit), dtype=np.int64)  # there may be more than fit into memory
     if count > limit:
         shown = ids[:SHOWN_SAMPLES]
         drawn = permute(ids[: max(0, limit - len(shown))], count, key_of("survey", 0))
         ids = np.unique(np.concatenate([shown[:limit], drawn]))
-    for start in range(0, len(ids), _AT_ONCE):
-        yield ids[start : start + _AT_ONCE]
+    for start in range(0, len(ids), at_once):
+        yield ids[start : start + at_once]
 
 
 def _looked_at(reader: FileReader, role: str, limit: int, made: Survey, looked: _Contents) -> dict[str, FieldSummary]:
@@ -318,7 +361,9 @@ def _looked_at(reader: FileReader, role: str, limit: int, made: Survey, looked: 
     }
     missing: dict[str, list[int]] = {name: [] for name in summaries}
     unreadable: list[tuple[int, str]] = []
-    for ids in _blocks(len(reader), limit):
+    size = max(1, bytes_of_sample(reader.fields))
+    at_once = max(1, min(_AT_ONCE, _BYTES_AT_ONCE // size))
+    for ids in _blocks(len(reader), max(1, min(limit, _BYTES // size)), at_once):
         for some, values in _readable(reader, ids, unreadable):
             for name, summary in summaries.items():
                 missing[name] += some[summary.add(values[name], values.get(name + LENGTH))].tolist()

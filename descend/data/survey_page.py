@@ -90,7 +90,10 @@ def _balance(one: FieldSummary) -> list[tuple[str, int]]:
     if one.values is None or len(one.values) > _CLASSES or not one.values:
         return []
     named = dict(enumerate(one.classes))
-    return [(printable(str(named.get(value, value))), count) for value, count in sorted(one.values.items())]
+    return [
+        (printable(shortened(str(named.get(value, value)), _TEXT)), count)
+        for value, count in sorted(one.values.items())
+    ]
 
 
 def _field_as_json(one: FieldSummary) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from descend.data.expansion import opened
+from descend.data.expansion import opened, plain_name
 from descend.data.paths import head
 from descend.data.table_layout import BEFORE_NAMES, BLANKS, lacks_a_name, split_by_blanks
 from descend.errors import DataError
@@ -54,7 +54,7 @@ class TableCopy:
     """
 
     def __init__(self, path: Path, encoding: str, comment: str | None, quote: str, between: str | None = None) -> None:
-        handle, name = tempfile.mkstemp(prefix="descend-lines-", suffix=path.name.removesuffix(".gz")[-20:])
+        handle, name = tempfile.mkstemp(prefix="descend-lines-", suffix=plain_name(path)[-20:])
         self.path = Path(name)
         weakref.finalize(self, self.path.unlink, missing_ok=True)
         is_utf8 = encoding.replace("_", "-").lower() in ("utf-8", "utf8")

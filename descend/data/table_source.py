@@ -8,12 +8,11 @@ Source: https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.h
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.data.arrow_columns import flattened
-from descend.data.arrow_source import ArrowSource, Chunk
+from descend.data.arrow_source import ROW_NUMBERS, ArrowSource, Chunk
 from descend.data.file_format import check_used, library
 from descend.errors import DataError
 
@@ -29,7 +28,6 @@ __all__ = ["table_source"]
 
 _USES = frozenset({"columns", "length", "image_size"})
 _ROWS_AT_ONCE = 65_536
-_ROW_NUMBERS = re.compile(r"__index_level_\d+__")
 
 
 class _TableRows:
@@ -42,7 +40,7 @@ class _TableRows:
             table = pa.table(data)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise DataError(f"the {title} has no form as an Arrow table: {error}") from error
-        kept = [name for name in table.column_names if not _ROW_NUMBERS.fullmatch(name)]
+        kept = [name for name in table.column_names if not ROW_NUMBERS.fullmatch(name)]
         self._table = flattened(table.select(kept))
         self.schema: Any = self._table.schema.remove_metadata()
         name, count = Path(f"{title} of {', '.join(kept)}"[:80]), len(table)

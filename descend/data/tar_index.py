@@ -53,6 +53,7 @@ _NAME_BYTES = 2**16  # of a long name, or of the settings of a member
 _READ_AT_ONCE = 2**16
 _REGULAR = (b"0", b"\0", b"7")
 _ENDINGS = 256  # of the members of a file
+_MOST_BY_KEY = 2**20  # samples whose keys are held
 _PASSED_OVER = (
     b"1",
     b"2",
@@ -127,6 +128,8 @@ def members_of(path: Path) -> Iterator[Member]:
                         f"{path} has more than {MAX_PASSED_OVER:,} links, folders and devices, of which none is read; "
                         "write the files alone"
                     )
+            elif kind == b"S":
+                raise DataError(f"{path}: the member at byte {begin:,} is sparse; write it without --sparse")
             else:
                 raise DataError(f"{path}: the member at byte {begin:,} is of the unknown type {kind!r}")
             settings = settings if kind == b"K" else {}
@@ -195,7 +198,7 @@ def key_and_ending(name: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """The samples of a tar file: consecutive members with the same key.
+    """The samples of a tar file: members with the same key, which are usually consecutive.
 
     Args:
         path: Of the file.
@@ -266,8 +269,21 @@ def _keep(index: ShardIndex, kept: Path) -> None:
 
 
 def _made(path: Path) -> ShardIndex:
+    """The index of a file; members that are apart are one sample where samples lack members otherwise."""
+    found = _indexed(path, by_key=False)
+    lacking = int((found.offsets < 0).sum())
+    if lacking and len(found) <= _MOST_BY_KEY:
+        joined = _indexed(path, by_key=True)
+        if int((joined.offsets < 0).sum()) < lacking:  # as `tar -c` puts them, in the order of the folder
+            return joined
+    return found
+
+
+def _indexed(path: Path, by_key: bool) -> ShardIndex:
+    """The samples: consecutive members with the same key, or all those of a file with it as far as they differ."""
     columns: dict[str, tuple[array[int], array[int]]] = {}
-    count, current = 0, None
+    rows: dict[str, int] = {}
+    count, current, row = 0, None, 0
     for member in members_of(path):
         key, ending = key_and_ending(member.name)
         if not ending or not key.rpartition("/")[2]:
@@ -279,18 +295,24 @@ def _made(path: Path) -> ShardIndex:
             )
         if member.size > MEMBER_BYTES:
             raise DataError(f"{path}: '{member.name}' has {member.size:,} bytes; at most {MEMBER_BYTES:,} are read")
-        if key != current:
-            count, current = count + 1, key
         offsets, sizes = columns.setdefault(ending, (array("q"), array("q")))
         if len(columns) > _ENDINGS:
             raise DataError(
                 f"{path} has members with more than {_ENDINGS} endings, such as .{ending}; write them alike"
             )
-        if len(offsets) == count:
-            raise DataError(f"{path}: two members of sample {count - 1} are called '{member.name}'")
-        missing = count - 1 - len(offsets)
-        offsets.extend([-1] * missing + [member.offset])
-        sizes.extend([0] * missing + [member.size])
+        if key != current:
+            current, row = key, rows.get(key, count) if by_key else count
+            if row < len(offsets) and offsets[row] >= 0:
+                row = count
+            count = max(count, row + 1)
+            if by_key:
+                rows[key] = row
+        elif row < len(offsets) and offsets[row] >= 0:
+            raise DataError(f"{path}: two members of sample {row} are called '{member.name}'")
+        missing = row + 1 - len(offsets)
+        offsets.extend([-1] * missing)
+        sizes.extend([0] * missing)
+        offsets[row], sizes[row] = member.offset, member.size
     shape = (count, len(columns))
     found = (np.full(shape, -1, np.int64), np.zeros(shape, np.int64))
     for place, column in enumerate(columns.values()):

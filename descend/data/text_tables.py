@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from descend.data.arrow_columns import flattened
 from descend.data.arrow_source import Chunk
 from descend.data.bad_rows import looks_numeric
-from descend.data.expansion import is_gzip, opened
+from descend.data.expansion import compression_of, opened
 from descend.data.file_format import library
+from descend.data.joined_schemas import in_schema, joined_schema
 from descend.errors import DataError, DescendError
 
 if TYPE_CHECKING:
@@ -34,9 +35,10 @@ _ROWS_AT_ONCE = 65_536
 
 
 def decompressed(path: Path) -> Any:
-    """An Arrow stream of a file, decompressed if it is compressed by gzip."""
+    """An Arrow stream of a file, decompressed if it is compressed."""
     arrow = library("pyarrow", f"{path}")
-    return arrow.PythonFile(opened(path), "r") if is_gzip(path) else arrow.input_stream(str(path), compression=None)
+    plain = compression_of(path) is None
+    return arrow.input_stream(str(path), compression=None) if plain else arrow.PythonFile(opened(path), "r")
 
 
 class TextTables:
@@ -47,13 +49,15 @@ class TextTables:
         parse: Makes Arrow tables or batches of one type of a file, in order.
         skip_bad: How many rows may be bad; they keep their numbers.
         repair: Makes a copy of a file without its bad rows, of which there may be so many.
+        chosen: Whether the caller names the columns, so that files may lack others.
+        may_lack: Whether a column that a file lacks is one of missing values.
 
     Attributes:
         bad: Why rows cannot be read, by their numbers over all files.
         left_out: Why columns were not parsed, by their names.
 
     Raises:
-        DataError: a file cannot be parsed, or has other columns than the first.
+        DataError: a file cannot be parsed, or has other columns than the others.
     """
 
     bytes_are = "text that is not UTF-8: save it as that, or of a CSV table say its encoding=, such as 'latin-1'"
@@ -64,8 +68,10 @@ class TextTables:
         parse: Callable[[Path], Iterable[Any]],
         skip_bad: int = 0,
         repair: Callable[[Path, int], Repaired] | None = None,
+        chosen: bool = False,
+        may_lack: bool = False,
     ) -> None:
-        arrow = library("pyarrow", str(paths[0]))
+        library("pyarrow", str(paths[0]))
         self._folder: Path | None = None
         self.bad: dict[int, str] = {}
         self.left_out: dict[str, str] = {}
@@ -87,16 +93,9 @@ class TextTables:
                     with suppress(DataError):  # more rows than allowed: the column is what it seems to be
                         table = self._without_bad(path, parse, repair, skip_bad, before, "")
             tables.append(table)
-            if tables[-1].schema.names != tables[0].schema.names:
-                odd = set(tables[-1].schema.names) ^ set(tables[0].schema.names)
-                raise DataError(
-                    f"{path} has other columns than {paths[0]} ({', '.join(sorted(odd)[:5]) or 'in another order'}); "
-                    "files of one reader must have the same"
-                )
-        try:
-            self.schema: Any = arrow.unify_schemas([one.schema for one in tables], promote_options="permissive")
-        except arrow.ArrowException as error:  # ArrowInvalid, or ArrowTypeError, which is none
-            raise DataError(f"the columns of {paths[0]} and the files after it differ in type: {error}") from error
+        self.schema: Any = joined_schema(
+            dict(zip(paths, [one.schema for one in tables], strict=True)), chosen, may_lack
+        )
         self._tables = dict(zip(paths, tables, strict=True))
         self.chunks = [chunk for path, table in self._tables.items() for chunk in _chunks(path, table.num_rows)]
 
@@ -147,12 +146,14 @@ class TextTables:
 
     def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
         """Some columns of some rows."""
-        table = self._tables[chunk.path].slice(chunk.first, chunk.rows).select(list(columns))
-        return table.cast(library("pyarrow", "a table").schema([self.schema.field(name) for name in columns]))
+        pa = library("pyarrow", "a table")
+        table = self._tables[chunk.path].slice(chunk.first, chunk.rows)
+        return in_schema(table, pa.schema([self.schema.field(name) for name in columns]))
 
     def without_nulls(self, column: str) -> bool:
         """Whether no value of a column is missing."""
-        return all(table.column(column).null_count == 0 for table in self._tables.values())
+        tables = self._tables.values()
+        return all(column in one.schema.names and one.column(column).null_count == 0 for one in tables)
 
 
 def _has_odd_cells(table: Any, allowed: int) -> bool:

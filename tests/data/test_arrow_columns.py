@@ -33,9 +33,13 @@ def fields(values, kind=None, length=None, classes=None, is_class=False):
         ([Decimal("1.25"), None], None, np.array([1.25, np.nan])),
         (["a", None], None, np.array(["a", ""])),
         ([None, None], None, np.array([np.nan, np.nan])),
-        ([datetime.date(2000, 1, 2), None], None, np.array(["2000-01-02", "NaT"], "datetime64[ns]")),
-        ([datetime.timedelta(seconds=2)], None, np.array([2 * 10**9], "timedelta64[ns]")),
-        ([datetime.time(0, 1)], None, np.array([60 * 10**9], "timedelta64[ns]")),
+        ([datetime.date(2000, 1, 2), None], None, np.array(["2000-01-02", "NaT"], "datetime64[D]")),
+        ([datetime.datetime(9999, 12, 31)], None, np.array(["9999-12-31"], "datetime64[us]")),
+        ([datetime.timedelta(seconds=2)], None, np.array([2 * 10**6], "timedelta64[us]")),
+        ([datetime.time(0, 1)], None, np.array([60 * 10**6], "timedelta64[us]")),
+        ([Decimal("19.19")], None, np.array([19.19])),  # Arrow's cast gives 19.190000000000001
+        ([[1, 2], None], pa.list_(pa.float32(), 2), np.array([[1, 2], [np.nan, np.nan]], np.float32)),
+        ([None, [1, 2]], pa.list_(pa.int8(), 2), np.array([[np.nan, np.nan], [1, 2]])),
         ([[1, 2], [3, 4]], None, np.array([[1, 2], [3, 4]])),
         ([[[1], [2]], [[3], [4]]], pa.list_(pa.list_(pa.int8())), np.array([[[1], [2]], [[3], [4]]], np.int8)),
         ([[1, None]], None, np.array([[1, np.nan]])),
@@ -104,3 +108,17 @@ def test_views_and_runs_are_plain_columns():
     assert table.column("views").take([2, 0]).to_pylist() == ["c", "a"]
     with pytest.raises(DataError, match="of the type list_view"):
         fields([[1]], pa.list_view(pa.int8()))
+
+
+def test_a_dictionary_of_views_of_text_as_polars_writes_it():
+    values = pa.array(["b", "a", "b"]).dictionary_encode().cast(pa.dictionary(pa.uint32(), pa.string_view()))
+    assert flattened(pa.table({"v": values})).column("v").to_pylist() == ["b", "a", "b"]
+
+
+def test_a_class_that_is_missing_is_none_of_the_classes():
+    array = pa.chunked_array([pa.array(["b", None, "a", ""])])
+    column = column_of("v", array.type, facts_of(array, texts=True), None, is_class=True, classes=None)
+    assert column.classes == {"a": 0, "b": 1}
+    assert column.arrays(array[2:3])["v"].tolist() == [0]
+    with pytest.raises(ValueError, match="'v' names a class, and is missing"):
+        column.arrays(array)

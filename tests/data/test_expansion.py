@@ -1,13 +1,16 @@
 """Decompression against Python's own, and bombs that are refused before they are decompressed."""
 
+import bz2
 import gzip
+import lzma
 import zlib
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from descend.data import expansion
-from descend.data.expansion import check_expansion, opened
+from descend.data.expansion import begin_of, check_expansion, compression_of, opened
 from descend.errors import DataError
 
 TEXT = np.random.default_rng(0).integers(97, 123, 300_000).astype(np.uint8).tobytes()
@@ -23,6 +26,27 @@ def test_plain_and_compressed_files_of_one_member_or_several(tmp_path):
     path.write_bytes(gzip.compress(b""))
     with opened(path) as file:
         assert file.read() == b""
+
+
+def zstd(content):
+    return pa.compress(content, "zstd", asbytes=True)
+
+
+@pytest.mark.parametrize(("compress", "name"), [(bz2.compress, "bzip2"), (lzma.compress, "xz"), (zstd, "zstd")])
+def test_other_compressions(tmp_path, monkeypatch, compress, name):
+    monkeypatch.setattr(expansion, "WINDOW_BYTES", 2**22)
+    path = tmp_path / "a"
+    path.write_bytes(compress(TEXT[:7]) + compress(TEXT[7:]))
+    assert compression_of(path) == name
+    assert begin_of(path, 5) == TEXT[:5]
+    with opened(path) as file:
+        assert file.read() == TEXT
+    path.write_bytes(compress(TEXT)[:-100])
+    with pytest.raises((EOFError, OSError)), opened(path) as file:
+        file.read()
+    path.write_bytes(compress(bytes(2**24)))
+    with pytest.raises(DataError, match="expands more than 200 times"):
+        opened(path)
 
 
 def test_damaged_files(tmp_path):

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from data.files import refusal
 
-from descend.data import expansion, read, tar_index
+from descend.data import arrow_columns, expansion, read, tar_index
 from descend.data.formats import arrow, hdf5, npy, parquet
+from descend.errors import DataError
 
 
 @pytest.mark.parametrize(
@@ -160,3 +161,44 @@ def test_tar_of_links(tmp_path, monkeypatch):
     assert read(tmp_path / "a.tar").read(np.array([0]))["cls"].tolist() == [7]
     monkeypatch.setattr(tar_index, "MAX_PASSED_OVER", 30)
     assert "more than 30 links, folders and devices" in refusal(tmp_path / "a.tar")
+
+
+def test_samples_without_a_byte(tmp_path):
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000, 0), }".ljust(117) + b"\n"
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header)
+    assert "promises 1,000,000,000,000 samples without a byte" in refusal(tmp_path / "a.npy")
+
+
+def test_a_text_that_is_far_longer_than_the_others(tmp_path, monkeypatch):
+    """An array of text has room for the longest in each entry."""
+    monkeypatch.setattr(arrow_columns, "_TEXT_CHARACTERS", 5000)
+    (tmp_path / "a.jsonl").write_text('{"a": "x"}\n' * 9 + json.dumps({"a": "y" * 1000}) + "\n")
+    reader = read(tmp_path / "a.jsonl")
+    assert reader.read(np.array([9, 0]))["a"].tolist() == ["y" * 1000, "x"]
+    with pytest.raises(DataError, match="a text of 1,000 characters, and an array of 10 texts has room"):
+        reader.read(np.arange(10))
+
+
+def test_a_damaged_row_group_is_decoded_once(tmp_path, monkeypatch):
+    pq.write_table(pa.table({"a": np.arange(1000)}), tmp_path / "a.parquet")
+    reader, loaded = read(tmp_path / "a.parquet"), []
+
+    def load(self, chunk, columns):
+        loaded.append(chunk)
+        raise OSError("it is damaged")
+
+    monkeypatch.setattr(parquet.ParquetFiles, "load", load)
+    for sample in range(3):
+        with pytest.raises(DataError, match="it is damaged"):
+            reader.read(np.array([sample]))
+    assert len(loaded) == 1
+
+
+@pytest.mark.parametrize("how", [{}, {"chunks": (1000,)}], ids=["contiguous", "in chunks"])
+def test_hdf5_of_which_nothing_was_written(tmp_path, how):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", shape=(10**12,), dtype="f4", **how)
+    assert "'x', of which nothing was written, has 0 bytes, which would become 4,000," in refusal(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file.create_dataset("x", shape=(2000,), dtype="f4", fillvalue=2.5, **how)
+    assert read(tmp_path / "b.h5").read(np.array([1999, 0]))["x"].tolist() == [2.5, 2.5]

@@ -152,3 +152,13 @@ def test_fit_takes_such_a_stream_by_number_as_well():
     ids = np.concatenate([batch.ids for batch in batches])
     assert sorted(ids) == list(range(10))
     np.testing.assert_array_equal(np.concatenate([batch.fields["y"] for batch in batches]), ids)
+
+
+@pytest.mark.parametrize("sample", [({1}, 2), ({"image": None},)], ids=["a set", "none"])
+def test_a_stream_of_what_makes_no_batch(sample):
+    class Odd(IterableDataset):
+        def __iter__(self):
+            yield from [sample] * 3
+
+    with pytest.raises(DataError, match="Odd yields samples that cannot be put into a batch"):
+        read(Odd())

@@ -53,3 +53,15 @@ def test_a_column_that_the_files_have_is_theirs(tmp_path):
 def test_folders_must_agree(folder):
     pq.write_table(pa.table({"x": [1]}), folder / "part.parquet")
     assert "part.parquet none; files of one reader" in refusal(folder)
+
+
+@pytest.mark.parametrize("kind", ["csv", "feather"])
+def test_other_tables_in_such_folders(tmp_path, kind):
+    table = pa.table({"x": np.arange(N), "year": YEAR})
+    kinds = pa.dataset.partitioning(pa.schema([("year", pa.int64())]), flavor="hive")
+    pa.dataset.write_dataset(table, tmp_path / "set", format=kind, partitioning=kinds)
+    reader = read(tmp_path / "set")
+    order = reader.read(np.arange(N))["x"]
+    same(reader, {"x": order, "year": YEAR[order]})
+    alone = next((tmp_path / "set" / "year=2021").iterdir())
+    assert list(read(alone).fields) == ["x"]

@@ -71,6 +71,8 @@ def test_braces(folder):
         (("trains/1", "test/2"), ["test/2", "trains/1"], ["test/2", "trains/1"], ["test/2", "trains/1"]),
         (("test.csv", "testimony.csv"), ["testimony.csv"], None, ["test.csv"]),
         (("test.csv",), ["test.csv"], ["test.csv"], ["test.csv"]),
+        (("set/train/1", "set/val/2"), ["set/train/1"], ["set/val/2"], None),  # as archives are unpacked
+        (("a/train2017/1", "a/val2017/2"), ["a/train2017/1"], ["a/val2017/2"], None),
     ],
 )
 def test_roles(folder, given, train, validate, test):

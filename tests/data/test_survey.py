@@ -120,3 +120,12 @@ def test_padding_of_lists_of_text_is_not_missing(tmp_path):
     assert (one.count, one.missing, one.minimum, one.maximum) == (3, 1, 0, 3)
     assert ("missing", "t") in kinds(found)
     assert next(problem.count for problem in found.problems if problem.kind == "missing") == 1
+
+
+def test_roles_of_arrays_and_of_groups_within_a_file(tmp_path):
+    np.savez(tmp_path / "a.npz", x_train=X, x_test=np.append(X[:1], 7.0))
+    readers = readers_of(tmp_path / "a.npz")
+    assert {role: len(reader) for role, reader in readers.items()} == {"train": 100, "test": 2}
+    assert ("leak", "") in kinds(survey(readers))
+    np.savez(tmp_path / "a.npz", x=X)
+    assert list(readers_of(tmp_path / "a.npz")) == ["train"]

@@ -14,7 +14,9 @@ from descend.data.arrow_columns import class_names, flattened
 from descend.data.arrow_messages import batch_forms
 from descend.data.arrow_source import MAX_COLUMNS, Chunk
 from descend.data.file_format import FileFormat, library
+from descend.data.joined_schemas import in_schema, joined_schema
 from descend.data.packed_text import samples_of_tables
+from descend.data.partitions import with_partitions
 from descend.data.paths import check_mapped, head
 from descend.errors import DataError
 
@@ -38,17 +40,18 @@ class ArrowFiles:
 
     Args:
         paths: The files.
+        chosen: Whether the caller names the columns.
 
     Raises:
-        DataError: one is damaged, or has other columns than the first.
+        DataError: one is damaged, or has other columns than the others.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], chosen: bool = False) -> None:
         self.decodes = False
         self.chunks: list[Chunk] = []
         self._open: dict[Path, Any] = {}
         self._sizes = {path: path.stat().st_size for path in paths}
-        schema = None
+        schemas: dict[Path, Any] = {}
         for path in paths:
             if head(path).startswith(_FEATHER_1):
                 raise DataError(f"{path} is a Feather file of version 1; write it again with pyarrow.feather")
@@ -61,17 +64,15 @@ class ArrowFiles:
                 if len(names) > MAX_COLUMNS:
                     raise DataError(f"it has {len(names):,} columns; at most {MAX_COLUMNS:,} are read")
                 named = class_names(batches[0].schema)
-                here = flattened(batches[0].slice(0, 0)).schema.remove_metadata()
+                schemas[path] = flattened(batches[0].slice(0, 0)).schema.remove_metadata()
                 sizes = [one.rows for one in forms]
             except Exception as error:
                 raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-            if schema is not None and not here.equals(schema):
-                raise DataError(f"{path} has other columns than {paths[0]}; files of one reader must have the same")
-            schema, first, self.class_names = here, 0, named
+            first, self.class_names = 0, named
             for index, rows in enumerate(sizes):
                 self.chunks.append(Chunk(path, index, first, rows))
                 first += rows
-        self.schema: Any = schema
+        self.schema: Any = joined_schema(schemas, chosen)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}}
@@ -99,7 +100,8 @@ class ArrowFiles:
         batch = batches[chunk.index]
         if batch.num_rows != chunk.rows:
             raise ValueError(f"the batch has {batch.num_rows:,} rows and promises {chunk.rows:,}")
-        return flattened(batch).select(list(columns))
+        wanted = library("pyarrow", "an Arrow file").schema([self.schema.field(name) for name in columns])
+        return in_schema(flattened(batch), wanted)
 
     def scan(self, chunk: Chunk, rows: NDArray[np.int64], columns: Sequence[str]) -> Any:
         """Some rows of a batch of records."""
@@ -131,7 +133,8 @@ class _IndexedBatches:
 
 
 def _open_arrow(paths: Sequence[Path], options: ReadOptions) -> FileSource:
-    return samples_of_tables(ArrowFiles(paths), options)
+    files = ArrowFiles(paths, options.columns is not None)
+    return samples_of_tables(with_partitions(files, paths, several=True), options)
 
 
 FILE_FORMATS = (
@@ -141,5 +144,6 @@ FILE_FORMATS = (
         _open_arrow,
         frozenset({"columns", "length", "image_size", "tokenizer"}),
         recognizes=lambda begin: begin.startswith((_FILE, _STREAM, _FEATHER_1)),
+        by_place=True,
     ),
 )

@@ -105,4 +105,4 @@ def _open_cifar(paths: Sequence[Path], options: ReadOptions) -> CIFARFiles:
     return CIFARFiles(paths)
 
 
-FILE_FORMATS = (FileFormat("cifar", (".bin",), _open_cifar),)
+FILE_FORMATS = (FileFormat("cifar", (".bin",), _open_cifar, by_place=True),)

@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING, Any
 from descend.arguments import shown
 from descend.data.arrow_source import MAX_COLUMNS
 from descend.data.bad_rows import MISSING, is_number, repaired_csv
-from descend.data.expansion import is_gzip, opened
+from descend.data.expansion import compression_of, opened, plain_name
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
+from descend.data.partitions import with_partitions
 from descend.data.paths import head
 from descend.data.table_layout import (
     BEFORE_NAMES,
@@ -92,7 +93,7 @@ def first_row(path: Path, separator: str | None, encoding: str = "utf-8", quote:
     if quote not in line:
         line = line.partition("\r")[0]  # where rows end by it alone, the whole file is one line
     if separator is None:
-        usual = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
+        usual = "\t" if plain_name(path).endswith(".tsv") else ","
         separator = max(SEPARATORS, key=lambda one: (line.count(one), one == usual)) if usual == "," else usual
         separator = separator_by_commas(line) or (separator if separator in line else usual)
     if not line.strip() and not _has_text(path):
@@ -115,13 +116,20 @@ def is_header(cells: Sequence[str]) -> bool:
     return any(cell.strip() for cell in cells) and not any(map(is_any_number, cells))
 
 
-def _decimal_point(path: Path, separator: str, encoding: str) -> str:
+def _first_rows(path: Path, separator: str, encoding: str, quote: str) -> list[list[str]]:
+    with io.TextIOWrapper(opened(path), encoding=encoding, errors="replace", newline="") as file:
+        text = file.read(_LOOKED_AT).lstrip("\ufeff")
+    try:
+        return [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator, quotechar=quote) if row]
+    except csv.Error:  # a cell of more characters than the module takes
+        return []
+
+
+def _decimal_point(rows: Sequence[Sequence[str]], separator: str) -> str:
     """What separates integers from their fractions, judged by the first rows."""
     if separator == ",":
         return "."
-    with io.TextIOWrapper(opened(path), encoding=encoding, errors="replace", newline="") as file:
-        text = file.read(_LOOKED_AT)
-    cells = (_FRACTION.fullmatch(cell.strip(' "\r')) for cell in text.replace("\n", separator).split(separator))
+    cells = (_FRACTION.fullmatch(cell.strip()) for row in rows for cell in row)
     return "," if {cell[1] for cell in cells if cell is not None} == {","} else "."
 
 
@@ -133,6 +141,9 @@ def _parse(path: Path, options: ReadOptions) -> Iterable[Any]:
     header = is_header(cells) if options.header is None else options.header
     if header and any("\ufffd" in cell for cell in cells):
         raise DataError(f"{path}: names in the first row are not {encoding}; say its encoding=, such as 'latin-1'")
+    rows = _first_rows(path, separator, encoding, quote)
+    if header and len(rows) > 1 and len(rows[1]) == len(cells) + 1 and not rows[1][-1].strip():
+        cells.append("")  # rows that end with a separator, below names that do not
     names, skipped = None if header else [str(number) for number in range(len(cells))], 0
     if header and (cells[0].startswith(BEFORE_NAMES) or not all(cell.strip() for cell in cells)):
         # Names of our own, of which those that are kept are included.
@@ -144,13 +155,13 @@ def _parse(path: Path, options: ReadOptions) -> Iterable[Any]:
         ),
         "parse_options": arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True, quote_char=quote),
         "convert_options": arrow_csv.ConvertOptions(
-            decimal_point=_decimal_point(path, separator, encoding),
+            decimal_point=_decimal_point(rows, separator),
             null_values=sorted(MISSING),
             include_columns=[name for name in names or () if name[0] != "\0"] if skipped else None,
         ),
     }
     with decompressed(path) as stream:
-        if path.stat().st_size <= IN_MEMORY_BYTES and not is_gzip(path):
+        if path.stat().st_size <= IN_MEMORY_BYTES and compression_of(path) is None:
             yield _with_numbers(_whole(arrow_csv, stream, settings), settings["convert_options"].decimal_point)
         else:
             yield from arrow_csv.open_csv(stream, **settings)  # looks at the first block
@@ -224,9 +235,9 @@ def _open_csv(paths: Sequence[Path], options: ReadOptions) -> FileSource:
     if options.length is not None and options.tokenizer is None:
         raise ConfigurationError("read: length= is for text with tokenizer=, and a table has a value in each cell")
     plain = _PlainTables(options)
-    tables = TextTables(paths, plain.parse, options.skip_bad, plain.repaired)
+    tables = TextTables(paths, plain.parse, options.skip_bad, plain.repaired, options.columns is not None)
     tables.left_out = _without_names(*plain.of(paths[0]))
-    return samples_of_tables(tables, options)
+    return samples_of_tables(with_partitions(tables, paths, several=True), options)
 
 
 def _between(path: Path, encoding: str, quote: str, options: ReadOptions) -> str | None:

@@ -1,9 +1,12 @@
 """HDF5 files: a field for each data set, whose first dimension counts the samples; `key` chooses data sets or groups.
 
 fields    the path of a data set without the first slash; of one group that was chosen, the path within it. Where the
-          groups at the top are called train, test and so on, that of the role is chosen
-types     numbers, booleans (an enumeration of h5py) and text; arrays of different lengths as those of Parquet; of a
-          compound type, as PyTables writes tables, a field NAME.PART for each part
+          groups at the top are called train, test and so on, that of the role is chosen; of data sets x_train, x_test
+          and so on, those of the role, without its name. Scales of other dimensions, as of netCDF-4, are left out
+types     numbers, booleans (an enumeration of h5py), times of h5py and text; arrays of different lengths as those of
+          Parquet; of a compound type, as PyTables writes tables, a field NAME.PART for each part
+enums     their numbers, with the names as classes where these go from 0 up; as a class they are numbered from 0 up, in
+          the order of their numbers
 
 Files are opened by the process that reads, once each. Links to other files are not followed, and data sets whose
 content is in other files are left out.
@@ -25,8 +28,8 @@ from descend.data.concatenated import Pieces
 from descend.data.expansion import check_expansion
 from descend.data.file_format import FileFormat, library
 from descend.data.formats.hdf5_blocks import StoredRows
-from descend.data.nested_fields import native
-from descend.data.paths import role_of
+from descend.data.nested_fields import native, part_of, parts_of
+from descend.data.paths import arrays_of_role, role_of
 from descend.data.reader_protocol import Field
 from descend.errors import ConfigurationError, DataError, nearest
 
@@ -44,6 +47,7 @@ __all__ = ["FILE_FORMATS", "HDF5Source"]
 MAX_FIELDS = 16_384
 _MAX_LINKS = 32_768
 _POINTER_BYTES = 16  # of an array of its own length, or of a text
+_BARE_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"  # that netCDF-4 writes
 _INDEX = "_i_"  # as PyTables calls the group beside a table
 _MAX_DEPTH = 64
 _SCANNED = 4096  # arrays of different lengths that are looked at in one go
@@ -68,7 +72,9 @@ class HDF5Source:
         self.left_out: dict[str, str] = {}
         self.classes: dict[str, list[str]] = {}
         there = _data_sets(self._open(paths[0]), self.left_out)
-        self._parts: dict[str, str] = {}  # of fields that are a part of a compound type, its name
+        self._parts: dict[str, tuple[str, ...]] = {}  # of fields that are a part of a compound type, its place
+        self._enums: dict[str, dict[int, str]] = {}  # the name of each number
+        self._texts: set[str] = set()  # fields that are stored as text
         self._names = self._with_parts(_chosen(there, options.key, paths[0], self.left_out, options.role), there)
         counts: list[int] = []
         found: dict[str, Field] = {}
@@ -84,6 +90,8 @@ class HDF5Source:
         for name in list(found):
             if found[name].dtype.kind == "U" and options.is_class(name):
                 self._number(name, options)
+            if name in self._enums:
+                self._name(name, options)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_files": {}}
@@ -107,8 +115,8 @@ class HDF5Source:
             try:
                 stored = file[inside]
                 whole = types[inside] if inside in types else types.setdefault(inside, stored.dtype)
-                kind = whole[self._parts[name]] if name in self._parts else whole
-                found[name] = self._field(name, stored, kind)
+                shape, kind = part_of(whole, self._parts.get(name, ()))
+                found[name] = self._field(name, stored, shape, kind)
                 counts[name] = stored.shape[0]
             except (KeyError, IndexError):
                 raise DataError(f"{path} has no data set '{inside}', which {next(iter(self._files))} has") from None
@@ -117,6 +125,8 @@ class HDF5Source:
                     raise DataError(f"{path}: {error}") from error
                 self.left_out[name] = str(error)
                 del self._names[name]
+        if options.key is None:
+            self._leave_out_scales(file, found, counts)
         if len(set(counts.values())) > 1:
             raise DataError(
                 f"{path}: all data sets must have one entry for each sample, got {counts}; choose those that belong "
@@ -126,41 +136,76 @@ class HDF5Source:
             raise DataError([f"{path} has no data set that can be read:", *_indented(self.left_out)])
         return found, next(iter(counts.values()))
 
+    def _leave_out_scales(self, file: Any, found: dict[str, Field], counts: dict[str, int]) -> None:
+        """Leave out data sets that describe a dimension, of netCDF-4 and others, where they are none of the samples."""
+        scales = [name for name in counts if file[self._names[name]].is_scale]
+        lengths = {count for name, count in counts.items() if name not in scales}
+        for name in scales:
+            title = file[self._names[name]].attrs.get("NAME", b"")
+            bare = (title if isinstance(title, bytes) else str(title).encode()).startswith(_BARE_DIMENSION)
+            if lengths and (bare or (len(lengths) == 1 and counts[name] not in lengths)):
+                self.left_out[name] = f"'{name}' is the scale of a dimension"
+                for of in (self._names, found, counts):
+                    del of[name]
+
     def _with_parts(self, names: Mapping[str, str], there: Mapping[str, Any]) -> dict[str, str]:
         """The path of each field, where a data set of a compound type has a field for each part."""
         found: dict[str, str] = {}
         for name, inside in names.items():
-            parts = there[inside].dtype.names
-            for part in parts or ():
-                self._parts[f"{name}.{part}"] = part
-            found.update({f"{name}.{part}": inside for part in parts} if parts else {name: inside})
+            for parts in parts_of(there[inside].dtype):
+                own = ".".join((name, *parts))
+                found[own] = inside
+                if parts:
+                    self._parts[own] = parts
         return found
 
-    def _field(self, name: str, stored: Any, kind: np.dtype[Any]) -> Field:
+    def _field(self, name: str, stored: Any, shape: tuple[int, ...], kind: np.dtype[Any]) -> Field:
+        """The field of a data set, or of a part of it that has a shape and a type of its own."""
         h5py = library("h5py", "an HDF5 file")
         if stored.shape is None or not stored.shape:
             raise DataError(f"'{name}' holds a single value; the first dimension must count the samples")
         _check_filters(name, stored)
-        whole = stored.shape[1:] + kind.shape
-        kind = kind.base
-        if name in self._parts and (kind.kind == "S" or h5py.check_string_dtype(kind) is not None):
+        whole = stored.shape[1:] + shape
+        if kind.kind == "S" or h5py.check_string_dtype(kind) is not None:
+            if name not in self._parts:
+                _check_pointers(name, stored)
+            self._texts.add(name)
             return Field(whole, np.dtype(str))
-        if h5py.check_string_dtype(kind) is not None:
-            _check_pointers(name, stored)
-            return Field(stored.shape[1:], np.dtype(str))
         if (inner := h5py.check_vlen_dtype(kind)) is not None and np.dtype(inner).kind in "fiub":
-            if len(stored.shape) > 1:
-                raise DataError(f"'{name}' has arrays of different lengths in {len(stored.shape)} dimensions, not one")
+            if whole:
+                raise DataError(f"'{name}' has arrays of different lengths in {len(whole) + 1} dimensions, not one")
             _check_pointers(name, stored)
             longest = self._length or max(
-                (len(one) for i in range(0, len(stored), _SCANNED) for one in stored[i : i + _SCANNED]), default=0
+                (
+                    len(one)
+                    for i in range(0, len(stored), _SCANNED)
+                    for one in self._part(name, stored, np.s_[i : i + _SCANNED])
+                ),
+                default=0,
             )
             self._ragged[name] = max(self._ragged.get(name, 0), longest)
             return Field((-1,), native(np.empty(0, inner)).dtype)
-        if kind.kind not in "fiubc":
+        if kind.kind not in "fiubcmM":
             raise DataError(f"'{name}' is of the type {kind}, which has no array of numbers")
         _check_chunks(name, stored)
+        if not stored.id.get_storage_size():  # nothing was written, so there is only the fill value
+            promised = max(stored.size * kind.itemsize, len(stored))
+            check_expansion(f"'{name}', of which nothing was written,", 0, promised, "write it")
+        if (enum := h5py.check_enum_dtype(kind)) is not None:
+            numbers = {int(number): text for text, number in sorted(enum.items(), key=lambda item: int(item[1]))}
+            if self._enums.setdefault(name, numbers) != numbers:
+                raise DataError(f"'{name}' has other names of its numbers than in the first file")
         return Field(whole, native(np.empty(0, kind)).dtype)
+
+    def _part(self, name: str, stored: Any, at: slice | NDArray[np.int64]) -> Any:
+        """Some rows of a data set, of the part that a field has; text as such."""
+        top, *below = self._parts.get(name, (None,))
+        is_text = name in self._texts
+        reading = stored.fields(top) if top is not None else stored.asstr() if is_text else stored
+        values = reading[at]
+        for part in below:
+            values = values[part]
+        return _as_text(values) if is_text else values
 
     def _with_lengths(self, found: Mapping[str, Field]) -> dict[str, Field]:
         fields: dict[str, Field] = {}
@@ -174,15 +219,21 @@ class HDF5Source:
         """Turn the text of a field into classes."""
         given = options.classes_of(name)
         if given is None:
-            texts = (self._texts(name, path) for path in self._pieces.pieces)
-            given = sorted({text for some in texts for text in np.asarray(some).reshape(-1).tolist()})
+            texts = (self._part(name, self._open(path)[self._names[name]], np.s_[:]) for path in self._pieces.pieces)
+            given = sorted({text for some in texts for text in some.reshape(-1).tolist()})
         self.classes[name] = given
         self.fields = {**self.fields, name: Field(self.fields[name].shape, np.dtype(np.int64))}
 
-    def _texts(self, name: str, path: Path) -> Array:
-        """The text of a field of a whole file."""
-        stored = self._open(path)[self._names[name]]
-        return _as_text(stored.fields(self._parts[name])[()]) if name in self._parts else stored.asstr()[()]
+    def _name(self, name: str, options: ReadOptions) -> None:
+        """Give the names of an enumeration as classes; numbers from 0 up in place of others, where it is a class."""
+        names, given = self._enums[name], options.classes_of(name)
+        if not options.is_class(name):
+            if list(names) == list(range(len(names))):
+                self.classes[name] = list(names.values())
+            del self._enums[name]
+            return
+        self.classes[name] = list(names.values()) if given is None else given
+        self.fields = {**self.fields, name: Field(self.fields[name].shape, np.dtype(np.int64))}
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -201,33 +252,34 @@ class HDF5Source:
         return {name: np.concatenate(some)[order] for name, some in parts.items()}
 
     def _rows(self, name: str, path: Path, stored: Any, rows: NDArray[np.int64]) -> dict[str, Array]:
-        plain = name not in self._ragged and name not in self.classes and self.fields[name].dtype.kind != "U"
-        if plain and name not in self._parts:
-            return {name: native(self._stored.read(path, stored, rows))}
-        # One stretch is read whole if that is not much more than what is wanted: it is far faster than single rows.
-        first, last = int(rows[0]), int(rows[-1]) + 1
-        whole = last - first <= 4 * len(rows)
-        text = self.fields[name].dtype.kind == "U" or name in self.classes
-        in_parts = name in self._parts
-        reading = stored.fields(self._parts[name]) if in_parts else stored.asstr() if text else stored
-        values: Any = reading[first:last][rows - first] if whole else reading[rows]
-        if in_parts and not text:
-            return {name: native(values)}
-        values = _as_text(values) if in_parts else values
+        if name not in self._ragged and name not in self._texts and name not in self._parts:
+            values = self._stored.read(path, stored, rows)
+        else:
+            # A stretch is read whole if that is not much more than what is wanted: it is far faster than single rows.
+            first, last = int(rows[0]), int(rows[-1]) + 1
+            whole = last - first <= 4 * len(rows)
+            some = self._part(name, stored, np.s_[first:last] if whole else rows)
+            values = some[rows - first] if whole else some
         if name in self._ragged:
             longest = self._ragged[name]
             padded = np.zeros((len(rows), longest), self.fields[name].dtype)
             for place, one in enumerate(values):
                 padded[place, : len(one)] = one[:longest]
             return {name: padded, name + LENGTH: np.array([min(len(one), longest) for one in values], dtype=np.int64)}
-        if name in self.classes:
-            numbers = {text: number for number, text in enumerate(self.classes[name])}
-            if unknown := [text for text in np.asarray(values).reshape(-1).tolist() if text not in numbers]:
-                raise ValueError(f"'{unknown[0]}' in '{name}' is none of its classes: {', '.join(numbers)}")
-            shape = np.asarray(values).shape
-            flat = [numbers[text] for text in np.asarray(values).reshape(-1).tolist()]
-            return {name: np.array(flat, dtype=np.int64).reshape(shape)}
-        return {name: np.asarray(values).astype(str)}
+        if name in self._texts or name in self._enums:
+            return {name: self._numbered(name, values) if name in self.classes else values}
+        return {name: native(values)}
+
+    def _numbered(self, name: str, values: Array) -> Array:
+        """The numbers of texts, or of the numbers of an enumeration, that are classes."""
+        numbers = {text: number for number, text in enumerate(self.classes[name])}
+        names = self._enums.get(name)
+        texts = values.reshape(-1).tolist()
+        if names is not None:
+            texts = [names.get(number, str(number)) for number in texts]
+        if unknown := [text for text in texts if text not in numbers]:
+            raise ValueError(f"'{unknown[0]}' in '{name}' is none of its classes: {', '.join(numbers)}")
+        return np.array([numbers[text] for text in texts], dtype=np.int64).reshape(values.shape)
 
     def place(self, sample: int) -> str:
         """The file, and the index in it."""
@@ -235,10 +287,11 @@ class HDF5Source:
         return f"{path}, index {row}"
 
 
-def _as_text(values: Array) -> Array:
+def _as_text(values: Any) -> Array:
     """Bytes of HDF5, which are UTF-8 or ASCII, as text."""
-    flat = [one.decode() if isinstance(one, bytes) else str(one) for one in values.reshape(-1).tolist()]
-    return np.array(flat, dtype=str).reshape(values.shape)
+    found = np.asarray(values)
+    flat = [one.decode() if isinstance(one, bytes) else str(one) for one in found.reshape(-1).tolist()]
+    return np.array(flat, dtype=str).reshape(found.shape)
 
 
 def _check_pointers(name: str, stored: Any) -> None:
@@ -334,6 +387,9 @@ def _chosen(
     if key is None:
         if not found:
             raise DataError([f"{path} has no data sets that can be read", *_indented(left_out)])
+        own = arrays_of_role([name for name, one in found.items() if one.shape], role)
+        if own is not None:
+            return {name.replace("/", "."): inside for name, inside in own.items()}
         roles = {name.partition("/")[0]: role_of(name.partition("/")[0], whole=True) for name in found if "/" in name}
         if len(set(roles.values())) > 1 and all(roles.values()) and all("/" in name for name in found):
             groups = [group for group, of in roles.items() if of == role]
@@ -364,5 +420,6 @@ FILE_FORMATS = (
         HDF5Source,
         frozenset({"key", "length"}),
         recognizes=lambda begin: begin.startswith(b"\x89HDF\r\n\x1a\n"),
+        by_place=True,
     ),
 )

@@ -1,8 +1,9 @@
 """Image files: folders whose names are the classes, and lists of names with labels.
 
 a folder    the field "image", and "label" if the images are in sub-folders: the folder's place among them by name
-a list      a text file whose lines are "PATH LABEL"; paths are relative to the file; the fields "image" and "label"
-            (an integer, or text that names a class); without labels on all lines only "image"
+a list      a text file whose lines are "PATH LABEL" or "PATH,LABEL"; paths are relative to the file; the fields "image"
+            and "label" (an integer, several with blanks between them, or text that names a class); without labels on
+            all lines only "image"
 
 Images are arrays (channels, height, width), see `descend.data.pictures`.
 """
@@ -11,12 +12,14 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from descend.data.file_format import FileFormat
+from descend.data.paths import role_of
 from descend.data.pictures import form_of_images, is_image
 from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
@@ -32,7 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ENDINGS", "FILE_FORMATS", "ImageFiles"]
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+_NUMBER = re.compile(r"-?\d+")
+ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2", ".avif")
+_WITH_NUMBERS = re.compile(rf"(.*(?:{'|'.join(map(re.escape, ENDINGS))}))((?:\s+-?\d+){{2,}})", re.IGNORECASE)
 
 
 class ImageFiles:
@@ -40,7 +45,7 @@ class ImageFiles:
 
     Args:
         paths: Of the images.
-        labels: A class for each; None without labels.
+        labels: A class, or several numbers, for each; None without labels.
         classes: The classes in the order of their numbers, if they have names.
         options: Those of the caller.
 
@@ -49,14 +54,18 @@ class ImageFiles:
     """
 
     def __init__(
-        self, paths: Sequence[Path], labels: Sequence[int] | None, classes: Sequence[str], options: ReadOptions
+        self,
+        paths: Sequence[Path],
+        labels: Sequence[int] | Sequence[Sequence[int]] | None,
+        classes: Sequence[str],
+        options: ReadOptions,
     ) -> None:
         self._paths = paths
         self._labels = None if labels is None else np.array(labels, dtype=np.int64)
         self._form = form_of_images(paths, options.height_and_width, lambda sample: str(paths[sample]))
         self.pixels = frozenset({"image"})
         self.classes: dict[str, list[str]] = {"label": list(classes)} if classes else {}
-        label = {"label": Field((), np.dtype(np.int64))} if labels is not None else {}
+        label = {} if self._labels is None else {"label": Field(self._labels.shape[1:], self._labels.dtype)}
         self.fields: Mapping[str, Field] = {"image": self._form.field, **label}
 
     def __len__(self) -> int:
@@ -90,7 +99,7 @@ def _open_images(paths: Sequence[Path], options: ReadOptions) -> ImageFiles:
     """Images whose classes are the folders in which they lie, below the one that has all."""
     root = Path(os.path.commonpath([path.parent for path in paths]))
     names = [path.relative_to(root).parts[0] if path.parent != root else "" for path in paths]
-    given = options.classes_of("label")
+    given = options.classes_of("label") or _classes_beside(root, names)
     if not any(names) and given is None:
         return ImageFiles(paths, None, (), options)
     if not all(names):
@@ -98,6 +107,17 @@ def _open_images(paths: Sequence[Path], options: ReadOptions) -> ImageFiles:
             raise DataError(f"{root} has images beside folders with images; put them into a folder of their class")
         names = [path.parent.name for path in paths]  # one folder of a data set with several
     return ImageFiles(paths, *_numbered(names, given, str(root)), options)
+
+
+def _classes_beside(root: Path, names: Sequence[str]) -> list[str] | None:
+    """The folders of the training images, where those of another role have some of them: classes have one number."""
+    if role_of(root.name, whole=True) in (None, "train"):
+        return None
+    beside = [one for one in root.parent.iterdir() if one.is_dir() and role_of(one.name, whole=True) == "train"]
+    found = sorted(
+        one.name for folder in beside for one in folder.iterdir() if one.is_dir() and one.name[0] not in "._"
+    )
+    return found if any(names) and set(names) <= set(found) else None
 
 
 def _numbered(names: Sequence[str], given: Sequence[str] | None, place: str) -> tuple[list[int], Sequence[str]]:
@@ -116,7 +136,7 @@ def _open_list(paths: Sequence[Path], options: ReadOptions) -> ImageFiles:
         for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
             if not line.strip():
                 continue
-            words = line.strip().rsplit(maxsplit=1) if _has_label(line) else [line.strip()]
+            words = _split(line.strip())
             name, label = words if len(words) == 2 else (words[0], "")
             if not (path.parent / name).is_file():
                 raise DataError(f"{path}, line {number}: there is no file {path.parent / name}")
@@ -128,13 +148,24 @@ def _open_list(paths: Sequence[Path], options: ReadOptions) -> ImageFiles:
         return ImageFiles(files, None, (), options)
     if not all(labels):
         raise DataError(f"{paths[0]}: some lines have a label and others have none")
-    if all(label.lstrip("-").isdecimal() for label in labels):
-        return ImageFiles(files, [int(label) for label in labels], (), options)
+    numbers = [[int(one) for one in label.split() if _NUMBER.fullmatch(one)] for label in labels]
+    if all(len(some) == len(label.split()) for some, label in zip(numbers, labels, strict=True)):
+        if odd := next((one for one, some in enumerate(numbers) if len(some) != len(numbers[0])), 0):
+            raise DataError(
+                f"{paths[0]}: {files[odd]} has {len(numbers[odd])} labels and {files[0]} has {len(numbers[0])}"
+            )
+        return ImageFiles(files, numbers if len(numbers[0]) > 1 else [one for (one,) in numbers], (), options)
     return ImageFiles(files, *_numbered(labels, options.classes_of("label"), str(paths[0])), options)
 
 
-def _has_label(line: str) -> bool:
-    return not line.strip().lower().endswith(ENDINGS)
+def _split(line: str) -> list[str]:
+    """The name of an image, and its label if there is one."""
+    if line.lower().endswith(ENDINGS):
+        return [line]
+    if (several := _WITH_NUMBERS.fullmatch(line)) is not None:
+        return [several[1], several[2]]
+    name, comma, label = (part.strip() for part in line.rpartition(","))
+    return [name, label] if comma and name.lower().endswith(ENDINGS) else line.rsplit(maxsplit=1)
 
 
 def _is_list(begin: bytes) -> bool:
@@ -145,8 +176,8 @@ def _is_list(begin: bytes) -> bool:
 
 
 def _names_image(line: bytes) -> bool:
-    name, *_ = [line] if line.endswith(tuple(e.encode() for e in ENDINGS)) else line.rsplit(maxsplit=1) or [b""]
-    return name.endswith(tuple(e.encode() for e in ENDINGS)) and len(name) < 512 and b"," not in line
+    name, *label = _split(line.decode("utf-8", "replace")) or [""]
+    return name.endswith(ENDINGS) and len(name) < 512 and not any("," in one for one in (name, *label))
 
 
 def _check_label(options: ReadOptions) -> None:
@@ -165,6 +196,6 @@ def _checked_list(paths: Sequence[Path], options: ReadOptions) -> ImageFiles:
 
 
 FILE_FORMATS = (
-    FileFormat("images", ENDINGS, _checked_images, frozenset({"image_size"}), recognizes=is_image),
+    FileFormat("images", ENDINGS, _checked_images, frozenset({"image_size"}), recognizes=is_image, by_place=True),
     FileFormat("image list", (), _checked_list, frozenset({"image_size"}), recognizes=_is_list),
 )

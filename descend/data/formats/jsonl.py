@@ -1,4 +1,4 @@
-"""JSON lines: an object a line, plain or compressed by gzip; or one list of objects. A field for each key.
+"""JSON lines: an object a line, plain or compressed; or one list of objects. A field for each key.
 
 Keys that a line lacks are missing values; objects within objects are fields NAME.PART, lists as those of Parquet.
 
@@ -16,9 +16,10 @@ import numpy as np
 
 from descend.arguments import shown
 from descend.data.bad_rows import repaired_jsonl
-from descend.data.expansion import is_gzip
+from descend.data.expansion import compression_of
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
+from descend.data.partitions import with_partitions
 from descend.data.text_tables import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
 from descend.errors import DataError
 
@@ -196,7 +197,7 @@ def _parse(path: Path) -> Iterable[Any]:
     _check(path)
     _check_by_rows(path)
     with decompressed(path) as stream:
-        if path.stat().st_size <= IN_MEMORY_BYTES and not is_gzip(path):
+        if path.stat().st_size <= IN_MEMORY_BYTES and compression_of(path) is None:
             yield arrow_json.read_json(stream, read_options=how)
         else:
             yield from arrow_json.open_json(stream, read_options=how)
@@ -204,7 +205,7 @@ def _parse(path: Path) -> Iterable[Any]:
 
 def _check_by_rows(path: Path) -> None:
     """Check that a file is no table by columns, which would be one sample: the other forms of pandas' `to_json`."""
-    if path.stat().st_size > _LIST_BYTES or is_gzip(path):
+    if path.stat().st_size > _LIST_BYTES or compression_of(path) is not None:
         return
     with decompressed(path) as stream:
         content = stream.read(_LIST_BYTES)
@@ -224,7 +225,8 @@ def _check_by_rows(path: Path) -> None:
 
 
 def _open_jsonl(paths: Sequence[Path], options: ReadOptions) -> FileSource:
-    return samples_of_tables(TextTables(paths, _parse, options.skip_bad, repaired_jsonl), options)
+    tables = TextTables(paths, _parse, options.skip_bad, repaired_jsonl, may_lack=True)
+    return samples_of_tables(with_partitions(tables, paths, several=True), options)
 
 
 def _is_json(begin: bytes) -> bool:

@@ -1,7 +1,8 @@
 """NumPy's files: .npy with one array, .npz with several; the first dimension counts the samples.
 
 .npy   the field "samples"; or the fields of a structured array, by name
-.npz   a field for each array, by its key; `key` chooses some of them, and single values are left out
+.npz   a field for each array, by its key; `key` chooses some of them, and single values are left out; of arrays
+       x_train, x_test and so on, those of the role, without its name
 
 Arrays are mapped into memory, not read, except for compressed ones of an .npz, which are read and may be at most
 `MAX_COMPRESSED_BYTES`. Arrays of Python objects are refused, since reading one runs code.
@@ -24,8 +25,8 @@ from descend.arguments import shown
 from descend.data.concatenated import Pieces
 from descend.data.expansion import check_expansion
 from descend.data.file_format import FileFormat
-from descend.data.nested_fields import native
-from descend.data.paths import check_mapped
+from descend.data.nested_fields import native, part_of, parts_of
+from descend.data.paths import arrays_of_role, check_mapped
 from descend.data.reader_protocol import Field
 from descend.errors import ConfigurationError, DataError, nearest
 
@@ -38,10 +39,11 @@ if TYPE_CHECKING:
     from descend.data.file_format import ReadOptions
     from descend.data.reader_protocol import Array
 
-__all__ = ["FILE_FORMATS", "MAX_COMPRESSED_BYTES", "ArraySource", "StoredArray", "npy_array", "npz_arrays"]
+__all__ = ["FILE_FORMATS", "MAX_COMPRESSED_BYTES", "ArraySource", "StoredArray", "npy_array", "npz_arrays", "of_role"]
 
 MAX_COMPRESSED_BYTES = 2**31
 MAX_ARRAYS = 1024  # each is mapped, which takes a descriptor
+_MAX_EMPTY = 2**24  # samples that take no byte
 _MAX_DIRECTORY_BYTES = 2**22
 _END_BYTES = 2**16 + 64  # the last record of a zip file, with its comment
 _LOCAL_HEADER_BYTES = 30  # of a zip file, before the name; PKWARE's APPNOTE.TXT section 4.3.7
@@ -66,6 +68,11 @@ class StoredArray:
     shape: tuple[int, ...]
     fortran: bool
     offset: int | None
+
+    @property
+    def of_rows(self) -> np.dtype[Any]:
+        """The type of what `rows` returns."""
+        return self.dtype
 
     @cached_property
     def elements(self) -> Array:
@@ -113,6 +120,8 @@ def _header(file: BinaryIO, path: Path, member: str, size: int, offset: int | No
             f"{place} is {'truncated' if size < promised else 'longer than its header says'}: an array {shape} of "
             f"{dtype} makes {promised:,} bytes, and it has {size:,}; write it again"
         )
+    if promised == begin and shape and shape[0] > _MAX_EMPTY:
+        raise DataError(f"{place} promises {shape[0]:,} samples without a byte of content; write them again")
     return StoredArray(path, member, dtype, shape, fortran, None if offset is None else offset + begin)
 
 
@@ -244,12 +253,13 @@ class ArraySource:
         self._files: Pieces[Mapping[str, StoredArray]] = Pieces(files, counts)
         self.fields: Mapping[str, Field] = _fields(files[0])
         for arrays in files[1:]:
-            if (other := _fields(arrays)) != self.fields:
+            if (joined := _joined(self.fields, other := _fields(arrays))) is None:
                 raise DataError(
                     f"{_path(arrays)} has the fields {_shown(other)} and {_path(files[0])} has {_shown(self.fields)}; "
                     "files of one reader must have the same: for files with a field each, pass a mapping "
                     "{'x': 'x.npy', 'y': 'y.npy'}"
                 )
+            self.fields = joined
 
     def __len__(self) -> int:
         return len(self._files)
@@ -258,14 +268,13 @@ class ArraySource:
         """Rows of the arrays."""
         found = {name: np.empty((len(samples), *one.shape), one.dtype) for name, one in self.fields.items()}
         for arrays, rows, places in self._files.split(samples):
-            for array in arrays.values():
-                taken = native(array.rows(rows))
-                if taken.dtype.names is None:
-                    name = next(name for name, one in arrays.items() if one is array)
-                    found[name][places] = taken
-                    continue
-                for name in taken.dtype.names:
-                    found[name][places] = taken[name]
+            for name, array in arrays.items():
+                taken = array.rows(rows)
+                for parts in parts_of(taken.dtype):
+                    values = taken
+                    for part in parts:
+                        values = values[part]
+                    found[".".join(parts) or name][places] = native(values)
         return found
 
     def place(self, sample: int) -> str:
@@ -277,14 +286,22 @@ class ArraySource:
 def _fields(arrays: Mapping[str, StoredArray]) -> dict[str, Field]:
     found: dict[str, Field] = {}
     for name, array in arrays.items():
-        dtype = native(np.empty(0, array.dtype)).dtype
-        if dtype.names is None:
-            found[name] = Field(array.shape[1:], dtype)
-            continue
-        for part in dtype.names:
-            of_part = dtype[part]
-            found[part] = Field((*array.shape[1:], *of_part.shape), native(np.empty(0, of_part.base)).dtype)
+        for parts in parts_of(array.of_rows):
+            shape, kind = part_of(array.of_rows, parts)
+            found[".".join(parts) or name] = Field(array.shape[1:] + shape, native(np.empty(0, kind)).dtype)
     return found
+
+
+def _joined(first: Mapping[str, Field], second: Mapping[str, Field]) -> Mapping[str, Field] | None:
+    """Fields of types that hold the values of both, as NumPy's `concatenate` has; None where there are none."""
+    if first == second:
+        return first
+    if first.keys() != second.keys() or any(first[name].shape != one.shape for name, one in second.items()):
+        return None
+    kinds = {name: {first[name].dtype.kind, one.dtype.kind} for name, one in second.items()}
+    if not all(len(of) == 1 or of <= set("iufc") for of in kinds.values()):
+        return None
+    return {name: Field(one.shape, np.result_type(first[name].dtype, one.dtype)) for name, one in second.items()}
 
 
 def _path(arrays: Mapping[str, StoredArray]) -> Path:
@@ -302,12 +319,23 @@ def _open_npy(paths: Sequence[Path], options: ReadOptions) -> ArraySource:
 def _open_npz(paths: Sequence[Path], options: ReadOptions) -> ArraySource:
     keys = options.key
     wanted = () if keys is None else (keys,) if isinstance(keys, str) else tuple(keys)
-    return ArraySource([npz_arrays(path, wanted) for path in paths])
+    return ArraySource([of_role(npz_arrays(path, wanted), options) for path in paths])
+
+
+def of_role(arrays: Mapping[str, StoredArray], options: ReadOptions) -> Mapping[str, StoredArray]:
+    """The arrays of the role, where their names tell roles and none was chosen; else all of them."""
+    names = arrays_of_role(arrays, options.role) if options.key is None else None
+    return arrays if names is None else {name: arrays[inside] for name, inside in names.items()}
 
 
 FILE_FORMATS = (
-    FileFormat("npy", (".npy",), _open_npy, recognizes=lambda begin: begin.startswith(b"\x93NUMPY")),
+    FileFormat("npy", (".npy",), _open_npy, recognizes=lambda begin: begin.startswith(b"\x93NUMPY"), by_place=True),
     FileFormat(
-        "npz", (".npz",), _open_npz, frozenset({"key"}), recognizes=lambda begin: begin.startswith(b"PK\x03\x04")
+        "npz",
+        (".npz",),
+        _open_npz,
+        frozenset({"key"}),
+        recognizes=lambda begin: begin.startswith(b"PK\x03\x04"),
+        by_place=True,
     ),
 )

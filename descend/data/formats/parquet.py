@@ -19,6 +19,7 @@ from descend.data.arrow_columns import class_names, empty_table, flattened
 from descend.data.arrow_source import MAX_COLUMNS, Chunk
 from descend.data.expansion import FREE_BYTES, check_expansion
 from descend.data.file_format import FileFormat, library
+from descend.data.joined_schemas import in_schema, joined_schema
 from descend.data.packed_text import samples_of_tables
 from descend.data.partitions import with_partitions
 from descend.errors import DataError
@@ -46,30 +47,28 @@ class ParquetFiles:
 
     Args:
         paths: The files.
+        chosen: Whether the caller names the columns.
 
     Raises:
-        DataError: one is damaged, or has other columns than the first.
+        DataError: one is damaged, or has other columns than the others.
     """
 
     decodes = True
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], chosen: bool = False) -> None:
         self.chunks: list[Chunk] = []
         self._full: set[str] = set()
         self._footers: dict[Path, Any] = {}  # parsed once: there may be thousands of row groups
-        schema = None
+        schemas: dict[Path, Any] = {}
         for path in paths:
             _check_footer(path)
             file = self._open(path)
             self._footers[path] = file.metadata
             if file.metadata.num_columns > MAX_COLUMNS:
                 raise DataError(f"{path} has {file.metadata.num_columns:,} columns; at most {MAX_COLUMNS:,} are read")
-            here = empty_table(file.schema_arrow).schema.remove_metadata()
-            if schema is not None and not here.equals(schema):
-                raise DataError(f"{path} has other columns than {paths[0]}; files of one reader must have the same")
-            schema, first = here, 0
+            schemas[path], first = empty_table(file.schema_arrow).schema.remove_metadata(), 0
             self.class_names = class_names(file.schema_arrow)
-            full = set(schema.names)
+            full = set(schemas[path].names)
             for index in range(file.metadata.num_row_groups):
                 group = file.metadata.row_group(index)
                 if group.num_rows > MAX_GROUP_ROWS:
@@ -82,7 +81,7 @@ class ParquetFiles:
                 full &= _without_nulls(group)
                 _check_size(f"{path}: row group {index}", group)
             self._full = full if len(paths) == 1 or path == paths[0] else self._full & full
-        self.schema: Any = schema
+        self.schema: Any = joined_schema(schemas, chosen)
 
     def _open(self, path: Path, dictionaries: Sequence[str] = ()) -> Any:
         """A file, of which some columns stay numbers of texts in a dictionary."""
@@ -101,7 +100,10 @@ class ParquetFiles:
             table = flattened(file.read_row_group(chunk.index, columns=_tops(file, columns), use_threads=True))
         if table.num_rows != chunk.rows:
             raise ValueError(f"the row group has {table.num_rows:,} rows and promises {chunk.rows:,}")
-        return table.select(list(columns))
+        return in_schema(table, self._of(columns))
+
+    def _of(self, columns: Sequence[str]) -> Any:
+        return library("pyarrow", "a Parquet file").schema([self.schema.field(name) for name in columns])
 
     def scan(self, chunk: Chunk, rows: NDArray[np.int64], columns: Sequence[str]) -> Any:
         """Some rows of a row group, decoded up to the last of them, with the texts of dictionaries for these alone."""
@@ -121,7 +123,7 @@ class ParquetFiles:
                     break
         if wanted[-1] >= begin:
             raise ValueError(f"the row group has {begin:,} rows and promises {chunk.rows:,}")
-        return flattened(arrow.Table.from_batches(parts)).select(list(columns)).take(back)
+        return in_schema(flattened(arrow.Table.from_batches(parts)), self._of(columns)).take(back)
 
     def without_nulls(self, column: str) -> bool:
         """Whether the statistics in the files say so."""
@@ -193,7 +195,8 @@ def _without_nulls(group: Any) -> set[str]:
 
 
 def _open_parquet(paths: Sequence[Path], options: ReadOptions) -> FileSource:
-    return samples_of_tables(with_partitions(ParquetFiles(paths), paths), options)
+    files = ParquetFiles(paths, options.columns is not None)
+    return samples_of_tables(with_partitions(files, paths), options)
 
 
 FILE_FORMATS = (
@@ -203,5 +206,6 @@ FILE_FORMATS = (
         _open_parquet,
         frozenset({"columns", "length", "image_size", "tokenizer"}),
         recognizes=lambda begin: begin.startswith(b"PAR1"),
+        by_place=True,
     ),
 )

@@ -1,7 +1,8 @@
 """Safetensors files: a field for each tensor, whose first dimension counts the samples; `key` chooses some of them.
 
 Tensors are mapped into memory as arrays of .npy files are, so that single samples are read; the library of the format
-gives whole tensors and slices. Types that NumPy has not, such as bfloat16, are left out.
+gives whole tensors and slices. bfloat16, which NumPy has not, becomes float32; other such types are left out. Of
+tensors x_train, x_test and so on those of the role are read, without its name.
 
 Source: https://github.com/huggingface/safetensors, "Format"
 """
@@ -10,20 +11,24 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from descend.arguments import shown
 from descend.data.file_format import FileFormat
-from descend.data.formats.npy import ArraySource, StoredArray
+from descend.data.formats.npy import ArraySource, StoredArray, of_role
 from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from descend.data.file_format import ReadOptions
+    from descend.data.reader_protocol import Array
 
 __all__ = ["FILE_FORMATS", "tensors_of"]
 
@@ -35,8 +40,23 @@ _TYPES = {
     "F16": "<f2",
     "C64": "<c8",
     "BOOL": "?",
+    "BF16": "<u2",
     **{f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)},
 }
+
+
+@dataclass(frozen=True)
+class BFloat16Array(StoredArray):
+    """A tensor of bfloat16, which is the upper half of float32; `elements` are the halves as they are stored."""
+
+    @property
+    def of_rows(self) -> np.dtype[Any]:
+        """float32."""
+        return np.dtype(np.float32)
+
+    def rows(self, numbers: NDArray[np.int64]) -> Array:
+        """Some entries along the first dimension, as float32."""
+        return (super().rows(numbers).astype(np.uint32) << 16).view(np.float32)
 
 
 def tensors_of(path: Path, wanted: tuple[str, ...], left_out: dict[str, str]) -> dict[str, StoredArray]:
@@ -111,13 +131,14 @@ def _tensor(path: Path, name: str, of: Any, begin: int, size: int) -> StoredArra
             f"{path} is truncated or damaged: '{name}' {shape} of {kind} needs {math.prod(shape) * dtype.itemsize:,} "
             f"bytes, from byte {begin + first:,} on, and the file ends at {size:,}"
         )
-    return StoredArray(path, name, dtype, shape, fortran=False, offset=begin + first)
+    array = BFloat16Array if kind == "BF16" else StoredArray
+    return array(path, name, dtype, shape, fortran=False, offset=begin + first)
 
 
 def _open(paths: Sequence[Path], options: ReadOptions) -> ArraySource:
     keys, left_out = options.key, dict[str, str]()
     wanted = () if keys is None else (keys,) if isinstance(keys, str) else tuple(keys)
-    source = ArraySource([tensors_of(path, wanted, left_out) for path in paths])
+    source = ArraySource([of_role(tensors_of(path, wanted, left_out), options) for path in paths])
     source.left_out = left_out
     return source
 
@@ -129,5 +150,6 @@ FILE_FORMATS = (
         _open,
         frozenset({"key"}),
         recognizes=lambda begin: begin[4:8] == bytes(4) and begin[8:10] == b'{"',
+        by_place=True,
     ),
 )

@@ -13,8 +13,8 @@ Arrays and lists of different lengths need `length`: they are padded by zeros or
 long each was, as for tables. Other endings are left out, except for those of pickled objects, which are refused unless
 `columns` chooses others.
 
-Headers are read once, when the files are opened, and contents by their offsets, so samples come in any order. A
-compressed tar file has no offsets and is refused.
+Headers are read once, when the files are opened, and contents by their offsets, so samples come in any order. Of a
+compressed file there is a decompressed copy meanwhile, in the folder for temporary files (`TMPDIR`).
 
 Source: https://github.com/webdataset/webdataset, "The WebDataset Format"
 """
@@ -26,9 +26,13 @@ import json
 import math
 import os
 import re
+import shutil
+import tempfile
+import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -36,6 +40,7 @@ import numpy as np
 from descend.arguments import shown
 from descend.data.arrow_columns import LENGTH
 from descend.data.concatenated import Pieces
+from descend.data.expansion import DAMAGES, UNPACKED_BY, compression_of, opened
 from descend.data.file_format import FileFormat
 from descend.data.formats.image_files import ENDINGS as IMAGE_ENDINGS
 from descend.data.nested_fields import native
@@ -47,7 +52,6 @@ from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -63,7 +67,9 @@ _INTEGER = re.compile(r"[+-]?\d{1,18}")
 _FRACTION = re.compile(r"[+-]?(?:\d+[.]\d*|[.]\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?")
 _PROBED = 64  # samples that show the types of numbers in JSON
 _OPEN_FILES = 64
-_GZIP_MAGIC = b"\x1f\x8b"
+_PARSING = threading.Lock()  # NumPy reads headers by `ast`, which fails in several threads: python/cpython#106905
+_AT_ONCE = 2**20
+MAX_COPIED_BYTES = 2**36
 
 
 def _values(ending: str, content: bytes) -> dict[str, Any]:
@@ -101,13 +107,14 @@ def _array(content: bytes) -> Array:
     file = io.BytesIO(content)
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read_header(file)
+    with _PARSING:
+        shape, fortran, dtype = read_header(file)
     if dtype.hasobject:
         raise ValueError("the array holds Python objects, and reading them would run code")
     if math.prod(shape) * dtype.itemsize != len(content) - file.tell():
         raise ValueError(f"an array {shape} of {dtype} was promised, and the file has {len(content):,} bytes")
-    file.seek(0)
-    return np.lib.format.read_array(file, allow_pickle=False)
+    flat = np.frombuffer(content, dtype, offset=file.tell())
+    return flat.reshape(shape, order="F" if fortran else "C")
 
 
 def _parts(name: str, value: Any) -> list[tuple[str, Any]]:
@@ -200,20 +207,16 @@ class TarShards:
     """
 
     def __init__(self, paths: Sequence[Path], options: ReadOptions) -> None:
-        for path in paths:
-            with path.open("rb") as file:
-                if file.read(2) == _GZIP_MAGIC:
-                    raise DataError(
-                        f"{path} is compressed, and samples are read by their place in the file: decompress it with "
-                        "gunzip (images in it are compressed themselves, so it hardly grows)"
-                    )
-        shards = [index_of(path) for path in paths]
+        self._originals: dict[Path, Path] = {}  # of decompressed copies
+        shards = [index_of(path) for path in self._decompressed(paths)]
         self._shards = Pieces(shards, [len(shard) for shard in shards])
         self._descriptors: dict[Path, _OpenFile] = {}
         if not len(self._shards):
             raise DataError(f"{paths[0]} has no samples: no member is called NAME.ENDING")
         first = next(shard for shard in shards if len(shard))
-        there = [e for e, offset in zip(first.endings, first.offsets[0].tolist(), strict=True) if offset >= 0]
+        has = first.offsets[:_PROBED] >= 0
+        usual = has[0] | (2 * has.sum(axis=0) > len(has))  # the first sample may lack a member
+        there = [ending for ending, some in zip(first.endings, usual.tolist(), strict=True) if some]
         self.left_out: dict[str, str] = {}
         self._forms = self._settled(self._chosen(there, options), options)
         self.classes = {name: list(form.classes) for name, form in self._forms.items() if form.classes is not None}
@@ -223,6 +226,32 @@ class TarShards:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_descriptors": {}}
+
+    def _decompressed(self, paths: Sequence[Path]) -> list[Path]:
+        """The files, or copies of those that are compressed, which are removed with this object."""
+        if not any(map(compression_of, paths)):
+            return list(paths)
+        folder, left = Path(tempfile.mkdtemp(prefix="descend-shards-")), MAX_COPIED_BYTES
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        found: list[Path] = []
+        for number, path in enumerate(paths):
+            if (kind := compression_of(path)) is None:
+                found.append(path)
+                continue
+            found.append(folder / f"{number}.tar")
+            self._originals[found[-1]] = path
+            try:
+                with opened(path) as file, found[-1].open("wb") as copy:
+                    while left > 0 and (content := file.read(_AT_ONCE)):
+                        left -= copy.write(content)
+            except DAMAGES as error:
+                raise DataError(f"{path} cannot be decompressed into {folder}: {error}") from error
+            if left <= 0:
+                raise DataError(
+                    f"{path} and those before it have more than {MAX_COPIED_BYTES:,} bytes when decompressed; "
+                    f"decompress them with {UNPACKED_BY[kind]}"
+                )
+        return found
 
     def _chosen(self, there: Sequence[str], options: ReadOptions) -> list[str]:
         """The endings that become fields."""
@@ -261,11 +290,12 @@ class TarShards:
                 image = form_of_images(contents, options.height_and_width, self.place)
                 found[_name(ending)] = _Form(ending, image.field, image)
                 continue
+            sample = next((one for one in range(count) if self._has(one, ending)), 0)
             try:
-                of_first = _values(ending, self._content(0, ending))
+                of_first = _values(ending, self._content(sample, ending))
                 kinds = {name: self._dtypes(name, ending, count) for name in of_first}
             except Exception as error:  # of any library, and of any kind: files may contain anything
-                raise DataError(f"{self.place(0)}: the member .{ending} cannot be read: {error}") from error
+                raise DataError(f"{self.place(sample)}: the member .{ending} cannot be read: {error}") from error
             for name, value in of_first.items():
                 found[name] = self._form(name, ending, value, kinds[name], options)
         return found
@@ -380,7 +410,8 @@ class TarShards:
         """The file, and the name of the sample in it."""
         shard, row = self._shards.piece_of(sample)
         begin = min(offset for offset in shard.offsets[row].tolist() if offset >= 0)
-        return f"{shard.path}, {key_and_ending(name_before(shard.path, begin))[0]}"
+        name = key_and_ending(name_before(shard.path, begin))[0]
+        return f"{self._originals.get(shard.path, shard.path)}, {name}"
 
 
 def _is_tar(begin: bytes) -> bool:
@@ -388,5 +419,5 @@ def _is_tar(begin: bytes) -> bool:
 
 
 FILE_FORMATS = (
-    FileFormat("tar", (".tar",), TarShards, frozenset({"columns", "length", "image_size"}), recognizes=_is_tar),
+    FileFormat("tar", (".tar", ".tgz"), TarShards, frozenset({"columns", "length", "image_size"}), recognizes=_is_tar),
 )

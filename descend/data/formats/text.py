@@ -7,11 +7,10 @@ known by their first line; `format="text"` reads one as text.
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
-from descend.data.expansion import is_gzip, opened
+from descend.data.expansion import DAMAGES, compression_of, opened
 from descend.data.file_format import FileFormat
 from descend.data.packed_text import (
     LENGTH,
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE_FORMATS", "MAX_DECOMPRESSED_BYTES"]
 
-MAX_DECOMPRESSED_BYTES = 2**30  # gzip expands up to 1,032 times, so a small file can promise any amount of text
+MAX_DECOMPRESSED_BYTES = 2**30  # a small file can promise any amount of text
 
 
 class _Bounded:
@@ -46,7 +45,7 @@ class _Bounded:
     def read(self, count: int) -> bytes:
         try:
             content = self._stream.read(count)
-        except (OSError, EOFError, zlib.error) as error:
+        except DAMAGES as error:
             raise DataError(f"{self._path} is damaged or was cut off: {error}; fetch the file again") from error
         self._left -= len(content)
         if self._left < 0:
@@ -70,7 +69,7 @@ class _Place:
 def _pieces(paths: Sequence[Path], separator: str | None) -> Iterator[Piece]:
     between = None if separator is None else separator.encode()
     for number, path in enumerate(paths):
-        if not is_gzip(path):
+        if compression_of(path) is None:
             with path.open("rb") as stream:
                 yield from pieces_of(stream, number, between)
             continue
@@ -83,7 +82,7 @@ def _open_text(paths: Sequence[Path], options: ReadOptions) -> Packed:
     length = options.length or LENGTH
     for path in paths:
         text_begin(path)  # the name of a file that is in UTF-16
-    if vocabulary.tokenizer is None and options.separator is None and not any(map(is_gzip, paths)):
+    if vocabulary.tokenizer is None and options.separator is None and not any(map(compression_of, paths)):
         return Packed(FileBytes(paths), vocabulary, length)
     return Packed(TokenFile(_pieces(paths, options.separator), vocabulary, _Place(paths)), vocabulary, length)
 

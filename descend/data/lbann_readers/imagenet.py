@@ -88,7 +88,7 @@ def _open_imagenet(reader: Reader, seed: int) -> ListedImages:
     images = max(reader.num_image_srcs, 1)
     paths: list[tuple[Path, ...]] = []
     labels: list[int] = []
-    roots = folders(reader)
+    roots, whole = folders(reader), False
     for number, line in enumerate(_lines(listing), start=1):
         # Names of images may contain blanks where a line has one of them.
         words = line.rsplit(maxsplit=1) if images == 1 else line.split()
@@ -97,7 +97,8 @@ def _open_imagenet(reader: Reader, seed: int) -> ListedImages:
         if len(words) != images + 1:
             raise DataError(f"{listing}:{number}: a line must be {images} names and a label, got '{line.strip()}'")
         labels.append(_label(words[-1], num_labels, f"{listing}:{number}"))
-        paths.append(tuple(_image(roots, name) for name in words[:-1]))
+        whole = _are_whole(roots, words[0]) if not paths else whole
+        paths.append(tuple(Path(name) if whole else _image(roots, name) for name in words[:-1]))
     return ListedImages(paths, np.array(labels, np.int64), num_labels)
 
 
@@ -115,6 +116,11 @@ def _image(roots: Sequence[Path], name: str) -> Path:
     # LBANN joins the two texts, so that "/n01440764/x.JPEG" is a name below the folder.
     below = roots[-1] / name.lstrip("/")
     return Path(name) if name.startswith("/") and roots == [Path()] else below
+
+
+def _are_whole(roots: Sequence[Path], name: str) -> bool:
+    """Whether names in a list are whole paths, judged by the first one, though there is a folder to put before them."""
+    return name.startswith("/") and not _image(roots, name).is_file() and Path(name).is_file()
 
 
 def _label(word: str, num_labels: int, place: str) -> int:

@@ -10,7 +10,9 @@ merge_features      sample i has the features of sample i of all files, one afte
 
 from __future__ import annotations
 
+import glob
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +25,6 @@ from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -117,7 +118,9 @@ def _files(reader: Reader) -> list[Path]:
     if not reader.data_file_pattern:
         raise ConfigurationError("data_file_pattern is not set; set it to a pattern such as 'part-*.csv'")
     for folder in folders(reader):
-        if found := sorted(path for path in folder.glob(reader.data_file_pattern) if path.is_file()):
+        # A pattern that is a whole path stays one.
+        names = glob.glob(str(folder / reader.data_file_pattern), recursive=True)  # noqa: PTH207
+        if found := sorted(path for path in map(Path, names) if path.is_file()):
             return found[: reader.max_files_to_load or None]
     raise DataError(
         f"no file in {folders(reader)[-1].absolute()} matches data_file_pattern '{reader.data_file_pattern}'"

@@ -1,7 +1,9 @@
 """Tables of text, written by Python's csv module."""
 
+import bz2
 import csv
 import gzip
+import lzma
 
 import numpy as np
 import pytest
@@ -194,3 +196,16 @@ def test_marks_of_missing_values(tmp_path):
 def test_separators_of_thousands(tmp_path, text, values):
     (tmp_path / "a.csv").write_text(text)
     same(read(tmp_path / "a.csv", columns=["a"]), {"a": values})
+
+
+def test_rows_that_end_with_a_separator(tmp_path):
+    """Below names that do not, too; pandas takes the first column for names of rows then."""
+    (tmp_path / "a.csv").write_text("a,b\n1,2,\n3,4,\n")
+    same(read(tmp_path / "a.csv"), {"a": np.array([1, 3]), "b": np.array([2, 4])})
+
+
+@pytest.mark.parametrize("module", [bz2, lzma])
+def test_compressed_tables(tmp_path, module):
+    path = tmp_path / f"a.tsv.{'bz2' if module is bz2 else 'xz'}"
+    path.write_bytes(module.compress(b"a\tb\n1\tx y\n2\tz\n"))
+    same(read(path), {"a": np.array([1, 2]), "b": np.array(["x y", "z"])})

@@ -163,3 +163,50 @@ def test_tables_of_pandas(tmp_path):
         file.create_dataset("df/block0_values", data=np.zeros((3, 2)))
         file["df"].attrs["pandas_type"] = "frame"
     assert "write it by to_hdf(..., format='table') or to_parquet" in refusal(tmp_path / "b.h5")
+
+
+def test_an_enumeration(tmp_path):
+    colours, states = h5py.enum_dtype({"red": 7, "blue": 3}, "i1"), h5py.enum_dtype({"off": 0, "on": 1})
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("colour", data=[7, 3, 7], dtype=colours)
+        file.create_dataset("state", data=[1, 0, 1], dtype=states)
+    reader = read(tmp_path / "a.h5")
+    assert reader.read(np.arange(3))["colour"].tolist() == [7, 3, 7]
+    assert reader.classes == {"state": ["off", "on"]}
+    as_class = read(tmp_path / "a.h5", target="colour")
+    assert as_class.read(np.array([2, 1]))["colour"].tolist() == [1, 0]
+    assert as_class.classes["colour"] == ["blue", "red"]
+
+
+def test_parts_of_parts_and_lists_of_a_compound_type(tmp_path):
+    kind = np.dtype([("a", [("b", "f4"), ("c", "S2")]), ("v", h5py.vlen_dtype("i4")), ("t", h5py.string_dtype())])
+    rows = np.empty(6, kind)
+    rows["a"]["b"], rows["a"]["c"], rows["t"] = np.arange(6), b"xy", "é"
+    for i in range(6):
+        rows["v"][i] = np.arange(i % 3, dtype="i4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["r"] = rows
+    padded = np.array([[0, 1 if i % 3 == 2 else 0] for i in range(6)], np.int32)
+    of_a = {"r.a.b": np.arange(6, dtype=np.float32), "r.a.c": np.array(["xy"] * 6)}
+    same(read(tmp_path / "a.h5"), {**of_a, "r.v": padded, "r.v_length": np.arange(6) % 3, "r.t": np.array(["é"] * 6)})
+
+
+def test_scales_of_dimensions_are_left_out_where_they_are_none_of_the_samples(tmp_path):
+    """As netCDF-4 and xarray write them."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["time"], file["level"], file["sample"] = X, np.arange(N) * 0.5, np.arange(2), np.zeros(N)
+        for number, name in enumerate(("sample", "level")):
+            file[name].make_scale("This is a netCDF dimension but not a netCDF variable.        30")
+            file["x"].dims[number].attach_scale(file[name])
+        file["time"].make_scale("time")
+    reader = read(tmp_path / "a.h5")
+    same(reader, {"time": np.arange(N) * 0.5, "x": X})
+    assert list(reader.left_out) == ["level", "sample"]
+
+
+def test_times_of_h5py_and_arrays_of_roles(tmp_path):
+    times = np.datetime64("2024-01-01", "s") + np.arange(N)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["t_train"], file["t_test"] = [one.astype(h5py.opaque_dtype(one.dtype)) for one in (times, times[:3])]
+    same(read(tmp_path / "a.h5"), {"t": times})
+    same(read(tmp_path / "a.h5", role="test"), {"t": times[:3]})

@@ -145,3 +145,32 @@ def test_lists_of_other_systems(folder, between, encoding):
     lines = [f"{CLASSES[i % 3]}/{i}.png{between}{CLASSES[i % 3]}\r\n" for i in range(9)]
     (folder / "list.txt").write_bytes("".join(lines).encode(encoding))
     same(read(folder / "list.txt"), {"image": PIXELS.transpose(0, 3, 1, 2), "label": [1, 0, 2] * 3})
+
+
+def test_lists_with_commas_and_with_several_numbers(folder):
+    (folder / "a.txt").write_text("bee/0.png,2\nant/1.png,1\n")
+    same(read(folder / "a.txt"), {"image": PIXELS[:2].transpose(0, 3, 1, 2), "label": [2, 1]})
+    (folder / "a.txt").write_text("bee/0.png 0 1 1\nant/1.png 1 0 -1\n")
+    same(read(folder / "a.txt"), {"image": PIXELS[:2].transpose(0, 3, 1, 2), "label": [[0, 1, 1], [1, 0, -1]]})
+    (folder / "a.txt").write_text("bee/0.png 0 1 1\nant/1.png 1\n")
+    assert "1.png has 1 labels and" in refusal(folder / "a.txt")
+
+
+def test_classes_of_another_role_have_the_numbers_of_the_training_images(tmp_path):
+    for name in ("train/ant", "train/bee", "train/cow", "test/ant", "test/cow"):
+        (tmp_path / name).mkdir(parents=True)
+        Image.fromarray(PIXELS[0]).save(tmp_path / name / "0.png")
+    reader = read(tmp_path, role="test")
+    assert reader.classes == {"label": ["ant", "bee", "cow"]}
+    assert reader.read(np.arange(2))["label"].tolist() == [0, 2]
+
+
+def test_roles_beside_folders_of_other_files(tmp_path):
+    """As COCO has them."""
+    for name in ("train2017", "val2017", "annotations"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "annotations" / "a.json").write_text('{"images": []}')
+    for number, name in enumerate(("train2017/0.png", "train2017/1.png", "val2017/2.png")):
+        Image.fromarray(PIXELS[number]).save(tmp_path / name)
+    same(read(tmp_path), {"image": PIXELS[:2].transpose(0, 3, 1, 2)})
+    same(read(tmp_path, role="validate"), {"image": PIXELS[2:3].transpose(0, 3, 1, 2)})

@@ -132,3 +132,29 @@ def test_single_values_of_an_npz_are_left_out(tmp_path):
     assert "single values alone" in refusal(tmp_path / "b.npz")
     np.savez(tmp_path / "c.npz")
     assert "has no arrays" in refusal(tmp_path / "c.npz")
+
+
+def test_arrays_whose_names_tell_roles(tmp_path):
+    """As Keras and MedMNIST write their data sets."""
+    np.savez(tmp_path / "a.npz", x_train=X, y_train=Y, x_test=X[:3], y_test=Y[:3])
+    same(read(tmp_path / "a.npz"), {"x": X, "y": Y})
+    same(read(tmp_path / "a.npz", role="test"), {"x": X[:3], "y": Y[:3]})
+    assert "arrays for train, test and none for 'validate'" in refusal(tmp_path / "a.npz", role="validate")
+    same(read(tmp_path / "a.npz", key=["x_test"]), {"x_test": X[:3]})
+    np.savez(tmp_path / "b.npz", x=X, test_score=Y)  # a field as others
+    same(read(tmp_path / "b.npz"), {"x": X, "test_score": Y})
+
+
+def test_a_structure_within_a_structure(tmp_path):
+    rows = np.zeros(4, [("a", "f4"), ("b", [("c", ">i2", (2,)), ("d", "U3")])])
+    rows["b"]["c"], rows["b"]["d"] = np.arange(8).reshape(4, 2), "xyz"
+    np.save(tmp_path / "a.npy", rows)
+    same(read(tmp_path / "a.npy"), {"a": rows["a"], "b.c": np.arange(8).reshape(4, 2), "b.d": rows["b"]["d"]})
+
+
+@pytest.mark.parametrize(("first", "second"), [("i4", "f8"), ("U1", "U3"), (">f2", "f4")])
+def test_files_of_other_types_are_joined_as_numpy_does(tmp_path, first, second):
+    parts = [np.arange(3).astype(first), np.arange(10, 13).astype(second)]
+    for number, part in enumerate(parts):
+        np.save(tmp_path / f"{number}.npy", part)
+    same(read(tmp_path), {"samples": np.concatenate(parts)})

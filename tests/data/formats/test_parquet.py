@@ -163,3 +163,11 @@ def test_lists_that_are_all_empty(tmp_path):
         pa.table({"x": pa.array([[], [], []], pa.list_(pa.int32())), "y": [1, 2, 3]}), tmp_path / "a.parquet"
     )
     same(read(tmp_path / "a.parquet"), {"x": np.zeros((3, 0), np.int32), "y": [1, 2, 3]})
+
+
+def test_row_numbers_of_pandas_are_no_field(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": [1.5], "__index_level_0__": [7]}), path)  # as `to_parquet` after a selection of rows
+    assert list(read(path).fields) == ["x"]
+    assert "row numbers that pandas keeps" in read(path).left_out["__index_level_0__"]
+    same(read(path, columns=["__index_level_0__"]), {"__index_level_0__": np.array([7])})

@@ -1,9 +1,11 @@
 """Shards in webdataset's layout, written by Python's tarfile; by the library itself where it is installed."""
 
+import bz2
 import gc
 import gzip
 import io
 import json
+import lzma
 import pickle
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from data.test_tar_index import write
 from PIL import Image
 
 from descend.data import Loading, open_data, read
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, DataError
 
 N = 10
 RNG = np.random.default_rng(0)
@@ -121,10 +123,34 @@ def test_hostile_shards(tmp_path):
     assert "'cls' is 'one', and the first samples have int64" in text
     write(path, [("0.json", b"[" * 100_000)])
     assert "0: the member .json cannot be read" in refusal(path)
-    path.write_bytes(gzip.compress(write(path, [("0.cls", b"1")]).read_bytes()))
-    assert "is compressed" in refusal(path)
     write(path, [("README", b"")])
     assert "has no samples" in refusal(path)
+
+
+@pytest.mark.parametrize("module", [gzip, bz2, lzma])
+def test_compressed_shards(tmp_path, module):
+    content = write(tmp_path / "a.tar", [member for i in range(N) for member in members(i)]).read_bytes()
+    (tmp_path / "a.tar").write_bytes(module.compress(content))
+    reader = read(tmp_path / "a.tar")
+    same(reader, TRUTH)
+    assert reader.source.place(3) == f"{tmp_path / 'a.tar'}, s/0003"
+    (tmp_path / "a.tar").write_bytes(module.compress(content)[:-100])
+    assert "a.tar cannot be decompressed into" in refusal(tmp_path / "a.tar")
+
+
+def test_members_of_a_sample_that_are_apart(tmp_path):
+    """As `tar -c` puts them, which takes names in the order of the folder."""
+    apart = sorted((member for i in range(N) for member in members(i)), key=lambda member: member[0][::-1])
+    same(read(write(tmp_path / "a.tar", apart)), {name: TRUTH[name] for name in read(tmp_path / "a.tar").fields})
+    same(read(write(tmp_path / "a.tar", [("a.cls", b"1"), ("b.cls", b"2"), ("a.cls", b"3")])), {"cls": [1, 2, 3]})
+
+
+def test_the_first_sample_lacks_a_member(tmp_path):
+    reader = read(write(tmp_path / "a.tar", [("0.txt", b"x"), ("1.txt", b"y"), ("1.cls", b"5"), ("2.cls", b"6")]))
+    assert list(reader.fields) == ["txt", "cls"]
+    assert reader.read(np.array([1]))["cls"] == [5]
+    with pytest.raises(DataError, match=r"sample 0 .* has no member \.cls"):
+        reader.read(np.array([0]))
 
 
 def test_the_library_itself(tmp_path):

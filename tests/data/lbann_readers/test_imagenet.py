@@ -138,3 +138,12 @@ def test_a_list_with_a_mark_of_utf_8_and_tabs(images):
     (folder / "train.txt").write_text(text, encoding="utf-8-sig", newline="")
     reader = opened("imagenet", folder / "train", **FIELDS, transforms=[CenterCrop(16, 16), Colorize()])
     assert everything(reader)["labels"].argmax(1).tolist() == [0, 3, 6, 9]
+
+
+def test_whole_paths_beside_a_folder(images):
+    """LBANN joins the folder and the name; where that is no file and the name is one, the name is meant."""
+    folder, _ = images
+    lines = [f"{path} {n}" for n, path in enumerate(sorted((folder / "train").rglob("*.png")))]
+    (folder / "train.txt").write_text("\n".join(lines))
+    found = everything(opened("imagenet", folder / "train", **FIELDS, transforms=[CenterCrop(4, 4), Colorize()]))
+    assert found["labels"].argmax(1).tolist() == [0, 1, 2, 3]

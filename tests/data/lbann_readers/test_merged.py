@@ -16,6 +16,8 @@ def test_samples_of_several_files(tmp_path):
     np.testing.assert_array_equal(reader.read(np.array([6, 0]))["samples"], np.stack([B[1], A[0]]).astype(np.float32))
     one = opened("merge_samples", tmp_path, data_file_pattern="p*.npy", format="npy", max_files_to_load=1)
     assert len(one) == 5
+    whole = opened("merge_samples", tmp_path, data_file_pattern=str(tmp_path / "p*.npy"), format="npy")
+    np.testing.assert_array_equal(everything(whole)["samples"], found["samples"])
     np.save(tmp_path / "p2.npy", np.zeros((2, 9)))
     assert "'samples' is (3,) of float32 in one and (8,)" in refusal(
         "merge_samples", tmp_path, data_file_pattern="p*.npy", format="npy"
