@@ -138,13 +138,15 @@ def _scaled(x: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
 def decoded(content: Path | bytes) -> NDArray[np.uint8]:
     """An image of its own size, (1, height, width) if it is gray and else (3, height, width); not always contiguous.
 
+    Pixels of three channels may have four bytes in memory, whose last one means nothing: so a pixel is one integer.
+
     Raises:
         ValueError: it has too many pixels, or more than 8 bits a channel.
         OSError: it is damaged.
     """
     content = _with_bytes(content)
     if (plain := _plain_jpeg(content, None)) is not None:
-        return plain.transpose(2, 0, 1)
+        return plain.transpose(2, 0, 1)[:3]
     with _opened(content) as image:
         if image.mode.startswith(("I", "F")):
             raise ValueError(f"the image has pixels '{image.mode}' of more than 8 bits; store it with 8 bits a channel")
@@ -172,11 +174,11 @@ def _with_bytes(content: Path | bytes) -> Path | bytes:
 def _plain_jpeg(
     content: Path | bytes, colors: str | None, fraction: Callable[[int, int], int] | None = None
 ) -> NDArray[np.uint8] | None:
-    """The pixels (height, width, 1 or 3) of a JPEG by simplejpeg; None where Pillow has to decode it.
+    """The pixels (height, width, channels) of a JPEG by simplejpeg; None where Pillow has to decode it.
 
     Args:
         content: Bytes, or a path, which Pillow opens.
-        colors: "GRAY" or "RGB"; None for those of the image.
+        colors: "GRAY" or "RGB"; None for those of the image, in four bytes a pixel where it is not gray.
         fraction: From height and width to 1, 2, 4 or 8, by which both are divided.
 
     Raises:
@@ -194,8 +196,8 @@ def _plain_jpeg(
     if kind not in ("Gray", "YCbCr"):
         return None
     _check_size(width, height)
-    own = "GRAY" if kind == "Gray" else "RGB"
-    if colors == "GRAY" and own == "RGB":
+    own = "GRAY" if kind == "Gray" else "RGBX"
+    if colors == "GRAY" and own != colors:
         return None  # the brightness that Pillow computes from the colours is another
     divided = fraction(height, width) if fraction else 1
     if divided == 1:
