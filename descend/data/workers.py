@@ -24,6 +24,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 from descend.data.freed_memory import bytes_of, return_freed
+from descend.data.read_threads import share_processors
 from descend.data.shared_slots import SlotReader, SlotWriter
 from descend.errors import ConfigurationError, DataError, DescendError
 
@@ -126,7 +127,7 @@ class Pool:
                 for number in range(self._count):
                     ours, theirs = context.Pipe()
                     sample = context.RawValue("q", _NO_SAMPLE)
-                    arguments = (theirs, self._pipeline, sample, self._prepare, number)
+                    arguments = (theirs, self._pipeline, sample, self._prepare, number, self._count)
                     process = context.Process(
                         target=_serve, args=arguments, name=f"descend-loader-{number}", daemon=True
                     )
@@ -227,12 +228,18 @@ def _end(workers: list[_Worker]) -> None:
 
 
 def _serve(
-    pipe: Connection, pipeline: Pipeline, sample: Any, prepare: Callable[[int], None] | None, number: int
+    pipe: Connection,
+    pipeline: Pipeline,
+    sample: Any,
+    prepare: Callable[[int], None] | None,
+    number: int,
+    count: int,
 ) -> None:
     """The main loop of a worker process: read what is requested until the pipe is closed."""
     import torch
 
     torch.set_num_threads(1)  # the processes use the cores already
+    share_processors(count)
     if prepare:
         prepare(number)
 
