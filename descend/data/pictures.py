@@ -49,7 +49,6 @@ _PER_BYTE = 257  # 65,535 / 255
 _JPEG = b"\xff\xd8\xff"
 _JPEG_ENDINGS = (".jpg", ".jpeg")
 _EXIF = b"Exif\0"
-_EXIF_WITHIN = 2**18  # bytes of a file before its pixels
 _ORIENTATION = 0x0112  # Exif 2.3, section 4.6.4
 
 
@@ -187,7 +186,7 @@ def _plain_jpeg(
     simplejpeg = _simplejpeg()
     if simplejpeg is None or not isinstance(content, bytes) or not content.startswith(_JPEG):
         return None
-    if content.find(_EXIF, 0, _EXIF_WITHIN) >= 0:  # it may have to be turned
+    if _has_exif(content):  # it may have to be turned
         return None
     try:
         height, width, kind, _ = simplejpeg.decode_jpeg_header(content)
@@ -205,6 +204,22 @@ def _plain_jpeg(
     return simplejpeg.decode_jpeg(
         content, colors or own, min_height=-(-height // divided), min_width=-(-width // divided)
     )
+
+
+def _has_exif(content: bytes) -> bool:
+    """Whether a JPEG has marks of a camera before its pixels, or no proper segments there; T.81, section B.1.1."""
+    at = 2
+    while content[at : at + 1] == b"\xff":
+        kind = content[at + 1 : at + 2]
+        if kind == b"\xff":  # a byte that fills up
+            at += 1
+            continue
+        if kind == b"\xda":  # pixels follow
+            return False
+        if kind == b"\xe1" and content.startswith(_EXIF, at + 4):
+            return True
+        at += 2 + int.from_bytes(content[at + 2 : at + 4])
+    return True
 
 
 def _check_size(width: int, height: int) -> None:

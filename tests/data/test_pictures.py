@@ -214,6 +214,25 @@ def test_what_simplejpeg_does_not_decode(monkeypatch, tmp_path):
         pictures.decoded(path)
 
 
+def test_marks_of_a_camera_are_looked_for_before_the_pixels_alone():
+    """Each of these segments has a length, and bytes of pixels are no marks, whatever they look like."""
+    exif, other = Image.Exif(), b"\xff\xfe\x00\x07Exif\0"
+    exif[0x0112] = 6
+    plain, marked = encoded(LARGE, "JPEG"), encoded(LARGE, "JPEG", exif=exif)
+    for content, found in (
+        (plain, False),
+        (plain + b"Exif\0", False),
+        (plain[:2] + other + plain[2:], False),
+        (plain[:2] + b"\xff\xff" + plain[2:], False),
+        (marked, True),
+        (marked[:2] + other + marked[2:], True),
+        (plain[:100], True),  # what is no proper file is Pillow's
+        (b"\xff\xd8\xff", True),
+        (b"\xff\xd8\xff\xe0\x00\x00", True),
+    ):
+        assert pictures._has_exif(content) is found
+
+
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "transparent P"])
 @pytest.mark.parametrize("first", ["L", "RGB", "I;16"])
 def test_an_image_that_is_converted_some_rows_at_a_time_is_the_same(mode, first, monkeypatch, tmp_path):

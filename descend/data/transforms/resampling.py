@@ -69,11 +69,11 @@ def _stretch(begin: NDArray[np.int64], extent: NDArray[np.int64], size: int) -> 
     begin, extent = begin[..., None], extent[..., None]
     # OpenCV computes the place in float64 and keeps its fraction in float32.
     at = (((np.arange(size) + 0.5) * (extent / size)) - 0.5).astype(np.float32)
-    low = np.floor(at).astype(np.int64)
-    weight = np.where(low < 0, np.float32(0), (at - low).astype(np.float32))
-    low = np.clip(low, 0, extent - 1)
-    weight = np.where(low == extent - 1, np.float32(0), weight)
-    return _Stretch(begin + low, begin + np.minimum(low + 1, extent - 1), weight)
+    floor = np.floor(at)
+    weight, low, last = at - floor, floor.astype(np.int64), extent - 1
+    weight[(low < 0) | (low >= last)] = 0
+    low = np.minimum(np.maximum(low, 0), last)
+    return _Stretch(begin + low, begin + np.minimum(low + 1, last), weight)
 
 
 def _shaped(weight: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
@@ -168,14 +168,16 @@ def _lines(first: Samples, second: Samples, across: Samples) -> Samples:
 
 
 def _between(above: Samples, below: Samples, down: Samples) -> Samples:
-    """Between two rows of `_lines`, as numbers of 0 ... 255; both are overwritten."""
+    """Between two rows of `_lines`, as numbers of 0 ... 255; both are overwritten.
+
+    Both products are cut to multiples of 2¹⁶, as OpenCV does; without a carry the sum need not be cut again.
+    """
     above *= ONE - down
-    above >>= 16
+    above &= -(2**16)
     below *= down
-    below >>= 16
     above += below
-    above += 2
-    above >>= 2
+    above += 2 * 2**16
+    above >>= 18
     return above
 
 
