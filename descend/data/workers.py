@@ -247,14 +247,15 @@ def _serve(
         sample.value = i
 
     slots = SlotWriter()
-    batch_bytes = 0
+    batch_bytes = read_bytes = 0
     while True:
         try:
             task = pipe.recv()
         except (EOFError, OSError):
             return
         if task is None:  # the end of an epoch
-            return_freed(batch_bytes)
+            if return_freed(batch_bytes, read_bytes):
+                read_bytes = 0
             continue
         ids, epoch, freed = task
         descriptor = None
@@ -263,7 +264,8 @@ def _serve(
             slots.free(freed)
             answer: Any = rows
         else:
-            batch_bytes = max(batch_bytes, bytes_of(rows.fields))
+            size = bytes_of(rows.fields)
+            batch_bytes, read_bytes = max(batch_bytes, size), read_bytes + size
             content, descriptor = slots.put(rows.fields, freed)
             answer = (content, rows.ids, rows.bad)
         del rows  # a batch is not held while the next one is made
