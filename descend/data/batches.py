@@ -185,6 +185,7 @@ class Batches:
         self._stream = stream
         self._close = close
         self._batch_bytes = 0  # of the first batch that was read, and few are larger
+        self._read_bytes = 0  # since memory was given back
         if self.num_samples == 0:
             raise DataError(
                 f"{len(reader):,} samples with batch_size={batch_size:,} and drop_last=True leave no step in an epoch: "
@@ -253,7 +254,8 @@ class Batches:
         try:
             yield from prefetched(batches, self.ahead) if self.ahead else batches
         finally:
-            return_freed(self._batch_bytes)
+            if return_freed(self._batch_bytes, self._read_bytes):
+                self._read_bytes = 0
 
     def share_of(self, epoch: int, step: int) -> RankSlice:
         """The samples that this rank reads for one step of an epoch."""
@@ -281,7 +283,9 @@ class Batches:
                 yield self._measured(Batch(fields, ids, *part[1:]))
 
     def _measured(self, batch: Batch) -> Batch:
-        self._batch_bytes = self._batch_bytes or bytes_of(batch.fields)
+        size = bytes_of(batch.fields)
+        self._batch_bytes = self._batch_bytes or size
+        self._read_bytes += size
         return batch
 
     def _shares(self, epoch: int, step: int, start_sample: int) -> Generator[RankSlice, None, None]:

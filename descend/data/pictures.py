@@ -58,7 +58,6 @@ _PER_BYTE = 257  # 65,535 / 255
 _JPEG = b"\xff\xd8\xff"
 _JPEG_ENDINGS = (".jpg", ".jpeg")
 _EXIF = b"Exif\0"
-_EXIF_WITHIN = 2**18  # bytes of a file before its pixels
 _ORIENTATION = 0x0112  # Exif 2.3, section 4.6.4
 
 
@@ -148,13 +147,15 @@ def _scaled(x: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
 def decoded(content: Path | bytes) -> NDArray[np.uint8]:
     """An image of its own size, (1, height, width) if it is gray and else (3, height, width); not always contiguous.
 
+    Pixels of three channels may have four bytes in memory, whose last one means nothing: so a pixel is one integer.
+
     Raises:
         ValueError: it has too many pixels, or more than 8 bits a channel.
         OSError: it is damaged.
     """
     content = _with_bytes(content)
     if (plain := _plain_jpeg(content, None)) is not None:
-        return plain.transpose(2, 0, 1)
+        return plain.transpose(2, 0, 1)[:3]
     with _opened(content) as image:
         if image.mode.startswith(("I", "F")):
             raise ValueError(f"the image has pixels '{image.mode}' of more than 8 bits; store it with 8 bits a channel")
@@ -182,11 +183,11 @@ def _with_bytes(content: Path | bytes) -> Path | bytes:
 def _plain_jpeg(
     content: Path | bytes, colors: str | None, fraction: Callable[[int, int], int] | None = None
 ) -> NDArray[np.uint8] | None:
-    """The pixels (height, width, 1 or 3) of a JPEG by simplejpeg; None where Pillow has to decode it.
+    """The pixels (height, width, channels) of a JPEG by simplejpeg; None where Pillow has to decode it.
 
     Args:
         content: Bytes, or a path, which Pillow opens.
-        colors: "GRAY" or "RGB"; None for those of the image.
+        colors: "GRAY" or "RGB"; None for those of the image, in four bytes a pixel where it is not gray.
         fraction: From height and width to 1, 2, 4 or 8, by which both are divided.
 
     Raises:
@@ -195,7 +196,7 @@ def _plain_jpeg(
     simplejpeg = _simplejpeg()
     if simplejpeg is None or not isinstance(content, bytes) or not content.startswith(_JPEG):
         return None
-    if content.find(_EXIF, 0, _EXIF_WITHIN) >= 0:  # it may have to be turned
+    if _has_exif(content):  # it may have to be turned
         return None
     try:
         height, width, kind, _ = simplejpeg.decode_jpeg_header(content)
@@ -204,8 +205,8 @@ def _plain_jpeg(
     if kind not in ("Gray", "YCbCr"):
         return None
     _check_size(width, height)
-    own = "GRAY" if kind == "Gray" else "RGB"
-    if colors == "GRAY" and own == "RGB":
+    own = "GRAY" if kind == "Gray" else "RGBX"
+    if colors == "GRAY" and own != colors:
         return None  # the brightness that Pillow computes from the colours is another
     divided = fraction(height, width) if fraction else 1
     if divided == 1:
@@ -213,6 +214,22 @@ def _plain_jpeg(
     return simplejpeg.decode_jpeg(
         content, colors or own, min_height=-(-height // divided), min_width=-(-width // divided)
     )
+
+
+def _has_exif(content: bytes) -> bool:
+    """Whether a JPEG has marks of a camera before its pixels, or no proper segments there; T.81, section B.1.1."""
+    at = 2
+    while content[at : at + 1] == b"\xff":
+        kind = content[at + 1 : at + 2]
+        if kind == b"\xff":  # a byte that fills up
+            at += 1
+            continue
+        if kind == b"\xda":  # pixels follow
+            return False
+        if kind == b"\xe1" and content.startswith(_EXIF, at + 4):
+            return True
+        at += 2 + int.from_bytes(content[at + 2 : at + 4])
+    return True
 
 
 def _check_size(width: int, height: int) -> None:

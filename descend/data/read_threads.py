@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MAX_THREADS", "in_threads"]
+__all__ = ["MAX_THREADS", "in_threads", "share_processors"]
 
 MAX_THREADS = 4  # LBANN's --num_io_threads
 _AT_LEAST = 4  # tasks that are worth the threads
@@ -18,10 +18,22 @@ _AT_LEAST = 4  # tasks that are worth the threads
 Result = TypeVar("Result")
 
 
+_processes = 1
+
+
+def share_processors(processes: int) -> None:
+    """Use a share of the processors from now on: called in each of several processes that read, before the first task.
+
+    More threads than processors would wait for each other, and for Python's lock.
+    """
+    global _processes
+    _processes = processes
+
+
 @cache
 def _pool(process: int) -> ThreadPoolExecutor | None:
     """The threads of a process; a forked one has none of its parent's."""
-    threads = min(MAX_THREADS, len(os.sched_getaffinity(0)))
+    threads = min(MAX_THREADS, len(os.sched_getaffinity(0)) // _processes)
     return ThreadPoolExecutor(threads, "descend-decode") if threads > 1 else None
 
 

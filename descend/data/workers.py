@@ -24,6 +24,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 from descend.data.freed_memory import bytes_of, return_freed
+from descend.data.read_threads import share_processors
 from descend.data.shared_slots import SlotReader, SlotWriter
 from descend.errors import ConfigurationError, DataError, DescendError
 
@@ -126,7 +127,7 @@ class Pool:
                 for number in range(self._count):
                     ours, theirs = context.Pipe()
                     sample = context.RawValue("q", _NO_SAMPLE)
-                    arguments = (theirs, self._pipeline, sample, self._prepare, number)
+                    arguments = (theirs, self._pipeline, sample, self._prepare, number, self._count)
                     process = context.Process(
                         target=_serve, args=arguments, name=f"descend-loader-{number}", daemon=True
                     )
@@ -227,12 +228,18 @@ def _end(workers: list[_Worker]) -> None:
 
 
 def _serve(
-    pipe: Connection, pipeline: Pipeline, sample: Any, prepare: Callable[[int], None] | None, number: int
+    pipe: Connection,
+    pipeline: Pipeline,
+    sample: Any,
+    prepare: Callable[[int], None] | None,
+    number: int,
+    count: int,
 ) -> None:
     """The main loop of a worker process: read what is requested until the pipe is closed."""
     import torch
 
     torch.set_num_threads(1)  # the processes use the cores already
+    share_processors(count)
     if prepare:
         prepare(number)
 
@@ -240,14 +247,15 @@ def _serve(
         sample.value = i
 
     slots = SlotWriter()
-    batch_bytes = 0
+    batch_bytes = read_bytes = 0
     while True:
         try:
             task = pipe.recv()
         except (EOFError, OSError):
             return
         if task is None:  # the end of an epoch
-            return_freed(batch_bytes)
+            if return_freed(batch_bytes, read_bytes):
+                read_bytes = 0
             continue
         ids, epoch, freed = task
         descriptor = None
@@ -256,7 +264,8 @@ def _serve(
             slots.free(freed)
             answer: Any = rows
         else:
-            batch_bytes = max(batch_bytes, bytes_of(rows.fields))
+            size = bytes_of(rows.fields)
+            batch_bytes, read_bytes = max(batch_bytes, size), read_bytes + size
             content, descriptor = slots.put(rows.fields, freed)
             answer = (content, rows.ids, rows.bad)
         del rows  # a batch is not held while the next one is made

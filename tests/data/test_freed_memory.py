@@ -101,10 +101,25 @@ def test_epochs_need_no_more_slots_than_the_first(folder, name, workers):
 def test_freed_memory_is_returned_for_large_batches_alone(monkeypatch):
     asked = []
     monkeypatch.setattr(freed_memory, "_trim", lambda: asked.append)
-    freed_memory.return_freed(freed_memory.WORTH_BYTES - 1)
+    batch, read_bytes = freed_memory.WORTH_BYTES, freed_memory.WORTH_READ_BYTES
+    assert not freed_memory.return_freed(batch - 1, read_bytes)
+    assert not freed_memory.return_freed(batch, read_bytes - 1)
     assert asked == []
-    freed_memory.return_freed(freed_memory.WORTH_BYTES)
+    assert freed_memory.return_freed(batch, read_bytes)
     assert asked == [0]
+
+
+@pytest.mark.skipif(freed_memory._trim() is None, reason="the C library has no malloc_trim")
+def test_short_epochs_return_memory_once_in_a_while(folder, monkeypatch):
+    """It takes longer than they do; several of them together are as much as a long one."""
+    asked = []
+    feed = feed_of(folder, "images", 0)
+    epoch_bytes = sum(freed_memory.bytes_of(batch.fields) for batch in feed.epoch(0))
+    monkeypatch.setattr(freed_memory, "_trim", lambda: asked.append)
+    monkeypatch.setattr(freed_memory, "WORTH_READ_BYTES", 3 * epoch_bytes)
+    for epoch in range(1, 7):
+        assert len(asked) == epoch // 3
+        list(feed.epoch(epoch))
 
 
 @pytest.mark.skipif(freed_memory._trim() is None, reason="the C library has no malloc_trim")
@@ -119,7 +134,7 @@ def test_pages_of_freed_buffers_go_back_to_the_system():
     for one in buffers[::2]:
         library.free(one)
     before = resident_bytes()
-    freed_memory.return_freed(freed_memory.WORTH_BYTES)
+    freed_memory.return_freed(freed_memory.WORTH_BYTES, freed_memory.WORTH_READ_BYTES)
     after = resident_bytes()
     for one in buffers[1::2]:
         library.free(one)

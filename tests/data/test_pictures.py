@@ -180,8 +180,9 @@ def test_simplejpeg_gives_the_pixels_of_pillow(monkeypatch):
     """Both are libjpeg-turbo; a resumed run may find one of them alone."""
     pytest.importorskip("simplejpeg")
     for content in jpegs():
-        fast = pictures._plain_jpeg(content, None)
-        assert np.array_equal(fast.squeeze(), np.asarray(Image.open(io.BytesIO(content))))
+        fast = pictures.decoded(content)
+        with Image.open(io.BytesIO(content)) as image:
+            assert np.array_equal(fast[0] if len(fast) == 1 else fast.transpose(1, 2, 0), np.asarray(image))
         sizes = [LARGE.shape[:2], (9, 9), (4, 5), (2, 2)]  # whole, a half, a quarter, an eighth
         for mode, size in itertools.product(("L", "RGB"), sizes):
             form = ImageForm(mode, size, scaled=size != LARGE.shape[:2])
@@ -189,7 +190,7 @@ def test_simplejpeg_gives_the_pixels_of_pillow(monkeypatch):
             with monkeypatch.context() as without:
                 without.setattr(pictures, "_simplejpeg", lambda: None)
                 assert np.array_equal(form.decode(content), with_simplejpeg)
-                assert np.array_equal(pictures.decoded(content), fast.transpose(2, 0, 1))
+                assert np.array_equal(pictures.decoded(content), fast)
 
 
 def test_what_simplejpeg_does_not_decode(monkeypatch, tmp_path):
@@ -211,6 +212,25 @@ def test_what_simplejpeg_does_not_decode(monkeypatch, tmp_path):
     monkeypatch.setattr(pictures, "MAX_PIXELS", LARGE.shape[0] * LARGE.shape[1] - 1)
     with pytest.raises(ValueError, match="promises 51 x 37 pixels"):
         pictures.decoded(path)
+
+
+def test_marks_of_a_camera_are_looked_for_before_the_pixels_alone():
+    """Each of these segments has a length, and bytes of pixels are no marks, whatever they look like."""
+    exif, other = Image.Exif(), b"\xff\xfe\x00\x07Exif\0"
+    exif[0x0112] = 6
+    plain, marked = encoded(LARGE, "JPEG"), encoded(LARGE, "JPEG", exif=exif)
+    for content, found in (
+        (plain, False),
+        (plain + b"Exif\0", False),
+        (plain[:2] + other + plain[2:], False),
+        (plain[:2] + b"\xff\xff" + plain[2:], False),
+        (marked, True),
+        (marked[:2] + other + marked[2:], True),
+        (plain[:100], True),  # what is no proper file is Pillow's
+        (b"\xff\xd8\xff", True),
+        (b"\xff\xd8\xff\xe0\x00\x00", True),
+    ):
+        assert pictures._has_exif(content) is found
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "transparent P"])

@@ -51,6 +51,8 @@ class _Flip(ImageTransform):
         chosen = draws.uniform(1)[:, 0] < self.p
         if not chosen.any():
             return x
+        if chosen.all():
+            return copied(flipped(x, self.axis))
         found, at = copied(x), like(x, np.flatnonzero(chosen))
         found[at] = flipped(x[at], self.axis)
         return found

@@ -41,7 +41,7 @@ def test_resize_is_its_definition(height, width):
 
 
 @pytest.mark.parametrize(("size", "wanted"), [((60, 70), (201, 190)), ((300, 200), (111, 90)), ((90, 1), (2, 8200))])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("channels", [1, 3, 6])
 def test_large_images_are_resized_as_tensors_are(size, wanted, channels):
     """By parts of rows, whether the channels lie beside each other, as decoders leave them, or in planes."""
     decoded = np.random.default_rng(1).integers(0, 256, (2, *size, channels)).astype(np.uint8)
@@ -52,6 +52,17 @@ def test_large_images_are_resized_as_tensors_are(size, wanted, channels):
     parts = RandomResizedCrop(150, 160)
     tensors = parts.apply(torch.from_numpy(np.ascontiguousarray(x)), draws(2)).numpy()
     np.testing.assert_array_equal(parts.apply(x, draws(2)), tensors)
+
+
+def test_pixels_of_four_bytes_are_taken_as_they_lie():
+    """As decoders give red, green, blue and a byte that means nothing; from any place of the image on."""
+    decoded = np.random.default_rng(1).integers(0, 256, (90, 85, 4)).astype(np.uint8)
+    whole = decoded.transpose(2, 0, 1)
+    for x in (whole[:3], whole[1:], whole[:2, 5:, 7:-2], whole[:3, ::2], whole[2::-1], whole[:3, :, ::-1]):
+        planes = np.ascontiguousarray(x)
+        for size in ((150, 160), (41, 300)):
+            found, expected = (Resize(*size).apply(one[None], draws(1)) for one in (x, planes))
+            np.testing.assert_array_equal(found, expected)
 
 
 def test_enlarging_agrees_with_pillow():
