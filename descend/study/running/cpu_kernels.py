@@ -1,11 +1,8 @@
-"""Operations that torch's own CPU kernels take long for in stacks, as others that give the same numbers up to rounding.
-
-`FASTER` is a decomposition table for `make_fx`: a function there stands for an operation of a trace, or says
-`NotImplemented` where the operation is better left as it is. All of them are such that TorchScript can run the trace.
-"""
+"""Operations that torch's CPU kernels take long for in stacks, as others that give the same numbers up to rounding."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import TYPE_CHECKING, Any
@@ -15,11 +12,11 @@ import torch
 from descend.torch_private import private_operator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from torch import Tensor
 
-__all__ = ["FASTER"]
+__all__ = ["decompositions"]
 
 _aten = torch.ops.aten
 # Columns of a product below which MKL takes half the time for its transpose. From there on it wants the longer side as
@@ -41,12 +38,19 @@ def _log_softmax_backward(g: Tensor, y: Tensor, dim: int, input_dtype: torch.dty
     return g - y.exp() * g.sum(dim, keepdim=True) if input_dtype == g.dtype else NotImplemented
 
 
-def _bmm(x: Tensor, y: Tensor) -> Tensor:
+def _bmm(x: Tensor, y: Tensor, inputs: Container[int] = ()) -> Tensor:
     """The transpose of the transposes' product where MKL is faster with it."""
     rows, columns = x.shape[1], y.shape[2]
-    if x.device.type == "cpu" and (columns < _NARROW <= rows or _NARROW <= rows < columns):
-        return torch.bmm(y.mT, x.mT).mT
-    return NotImplemented
+    if x.device.type != "cpu":
+        return NotImplemented
+    # Samples times weights: what lies between layers is then kept transposed, and gradients of weights are not.
+    wide = _NARROW <= rows < columns and y.untyped_storage().data_ptr() in inputs
+    return torch.bmm(y.mT, x.mT).mT if wide or columns < _NARROW <= rows else NotImplemented
+
+
+def _ones_like(x: Tensor, **settings: Any) -> Tensor:
+    """Of the shape alone, so that the loss, like which a gradient begins with ones, need not be computed."""
+    return NotImplemented if not x.is_contiguous() else torch.ones(x.shape, dtype=x.dtype, device=x.device)
 
 
 def _argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
@@ -178,12 +182,22 @@ def _of_each(setting: Sequence[int], dims: int) -> list[int]:
     return list(setting) * dims if len(setting) == 1 else list(setting)
 
 
-FASTER: dict[Any, Callable[..., Any]] = {
+_FASTER: dict[Any, Callable[..., Any]] = {
     _aten.argmax.default: _argmax,
-    _aten.bmm.default: _bmm,
     _aten.convolution.default: _convolution,
     _aten.convolution_backward.default: _convolution_backward,
+    _aten.ones_like.default: _ones_like,
     _aten.max_pool2d_with_indices.default: _max_pool2d_with_indices,
     private_operator("_log_softmax").default: _log_softmax,
     private_operator("_log_softmax_backward_data").default: _log_softmax_backward,
 }
+
+
+def decompositions(inputs: Sequence[Tensor]) -> dict[Any, Callable[..., Any]]:
+    """A table for `make_fx`: other forms of operations in a function of these inputs, weights among them.
+
+    A function there stands for an operation, or says `NotImplemented` where the operation is better left as it is. All
+    of them are such that TorchScript can run the trace.
+    """
+    storages = {x.untyped_storage().data_ptr() for x in inputs}
+    return {**_FASTER, _aten.bmm.default: functools.partial(_bmm, inputs=storages)}

@@ -16,7 +16,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from descend.study.running import trace_files
-from descend.study.running.cpu_kernels import FASTER
+from descend.study.running.cpu_kernels import decompositions
 from descend.torch_private import inline_calls, operator_schema, private_operator
 
 if TYPE_CHECKING:
@@ -65,11 +65,10 @@ def traced(
         call = _called(kept)
         if trace_files.agrees(call, function, example):
             return call
-    module = make_fx(function, decomposition_table=FASTER)(*example)
+    module = make_fx(function, decomposition_table=decompositions(example))(*example)
     graph = module.graph
     for node in list(graph.nodes):
-        same = node.target in _VIEWS and _form(node.args[0])[0] == _form(node)[0]
-        if same or (node.target is _aten.mul.Scalar and node.args[1] == 1 and _form(node.args[0]) == _form(node)):
+        if _changes_nothing(node):
             node.replace_all_uses_with(cast("Node", node.args[0]))
             graph.erase_node(node)
     graph.eliminate_dead_code()
@@ -132,6 +131,29 @@ def _called(script: Any) -> Function:
             return list(script(*given))
 
     return called
+
+
+def _changes_nothing(node: Node) -> bool:
+    """Whether a node's operand can take its place."""
+    if node.target in _VIEWS:
+        return _form(node.args[0])[0] == _form(node)[0]
+    if node.target is not _aten.mul.Scalar or node.args[1] != 1:
+        return False
+    given, made = _form(node.args[0]), _form(node)
+    return given == made or (given[:2] == made[:2] and all(_takes_any_strides(user, given) for user in node.users))
+
+
+def _takes_any_strides(user: Node, given: tuple[Any, ...]) -> bool:
+    """Whether a view of an operand of another layout is the same view; it is noted with the strides it then has."""
+    if user.target is not _aten.view.default:
+        return False
+    shape, dtype, strides = given
+    try:
+        view = torch.empty_strided(shape, strides, dtype=dtype, device="meta").view(cast("Any", user.args[1]))
+    except RuntimeError:
+        return False
+    user.meta["tensor_meta"] = user.meta["tensor_meta"]._replace(stride=view.stride())
+    return True
 
 
 def _is_pure(node: Node) -> bool:

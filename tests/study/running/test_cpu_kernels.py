@@ -6,9 +6,10 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from descend.study.running import cpu_kernels
-from descend.study.running.cpu_kernels import FASTER
+from descend.study.running.cpu_kernels import decompositions
 
 aten = torch.ops.aten
+FASTER = decompositions(())
 
 
 def draws(*shapes):
@@ -59,7 +60,7 @@ def test_a_trace_with_the_gradient_of_a_first_convolution_runs_without_python():
         return list(torch.func.grad(lambda *given: call(*given).square().sum(), (0, 1))(weight, bias))
 
     example = (layer.weight.detach(), layer.bias.detach(), x)
-    module = make_fx(gradients, decomposition_table=FASTER)(*example)
+    module = make_fx(gradients, decomposition_table=decompositions(example))(*example)
     script = torch.jit.trace(lambda *given: tuple(module(*given)), example, check_trace=False)
     for ours, theirs in zip(script(*example), gradients(*example), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
@@ -117,16 +118,30 @@ def test_pools_that_are_left_to_torch():
 
 
 @pytest.mark.parametrize(
-    ("shape", "turned"),
-    [((3, 40, 20, 4), True), ((3, 17, 20, 40), True), ((3, 40, 20, 17), False), ((3, 4, 20, 40), False)],
+    ("shape", "of_weights", "turned"),
+    [
+        ((3, 40, 20, 4), False, True),
+        ((3, 4, 20, 40), True, False),
+        ((3, 17, 20, 40), True, True),
+        ((3, 40, 20, 17), True, False),
+        ((3, 17, 20, 40), False, False),  # the gradient of weights, which is added to them
+    ],
 )
-def test_products_of_stacks(shape, turned):
+def test_products_of_stacks(shape, of_weights, turned):
     trials, rows, inner, columns = shape
-    x, y = draws((trials, rows, inner), (trials, inner, columns))
-    found = FASTER[aten.bmm.default](x, y)
+    x, weights = draws((trials, rows, inner), (trials, columns, inner))
+    found = decompositions([weights] if of_weights else [])[aten.bmm.default](x, weights.mT)
     assert (found is not NotImplemented) == turned
     if turned:
-        torch.testing.assert_close(found, torch.einsum("tij,tjk->tik", x, y), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found, torch.einsum("tij,tkj->tik", x, weights), rtol=1e-12, atol=1e-12)
+
+
+def test_ones_depend_on_a_shape_alone():
+    (x,) = draws((3, 4))
+    graph = make_fx(lambda x: torch.ones_like(x.exp()), decomposition_table=FASTER)(x).graph
+    graph.eliminate_dead_code()
+    assert not any(node.target is aten.exp.default for node in graph.nodes)
+    assert torch.equal(FASTER[aten.ones_like.default](x), torch.ones(3, 4, dtype=x.dtype))
 
 
 def test_log_softmax_and_its_gradient():
