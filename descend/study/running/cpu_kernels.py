@@ -23,7 +23,7 @@ _aten = torch.ops.aten
 # rows: samples times the transpose of a layer's weights take up to twice as long as the weights times samples.
 _NARROW = 16
 _MOST_UNFOLDED = 2**24  # elements of windows in memory for a convolution
-_BLOCK = 8  # channels that oneDNN's convolutions take at a time; groups with fewer take several times as long
+_ENOUGH_CHANNELS = 4  # of a group's input, for which oneDNN takes no longer than products with windows do
 _VECTOR = 16  # images whose maxima are taken at a time, a cache line of float32
 
 
@@ -82,7 +82,9 @@ def _convolution(
     groups: int,
 ) -> Tensor:
     """Groups of few channels as products of weights and windows, which the gradient of the weights needs, too."""
-    if x.device.type != "cpu" or transposed or groups == 1 or weight.shape[1] >= _BLOCK or bias is not None:
+    depthwise = len(weight) == groups  # for which oneDNN has a kernel
+    few = groups > 1 and weight.shape[1] < _ENOUGH_CHANNELS and not depthwise
+    if x.device.type != "cpu" or transposed or bias is not None or not few:
         return NotImplemented
     size = [
         (length + 2 * margin - gap * (kernel - 1) - 1) // step + 1
