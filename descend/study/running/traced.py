@@ -140,20 +140,35 @@ def _changes_nothing(node: Node) -> bool:
     if node.target is not _aten.mul.Scalar or node.args[1] != 1:
         return False
     given, made = _form(node.args[0]), _form(node)
-    return given == made or (given[:2] == made[:2] and all(_takes_any_strides(user, given) for user in node.users))
-
-
-def _takes_any_strides(user: Node, given: tuple[Any, ...]) -> bool:
-    """Whether a view of an operand of another layout is the same view; it is noted with the strides it then has."""
-    if user.target is not _aten.view.default:
+    if given == made:
+        return True
+    views = {user: _view_of(given, user) for user in node.users}
+    if given[:2] != made[:2] or None in views.values():
         return False
+    for user, strides in views.items():
+        user.meta["tensor_meta"] = user.meta["tensor_meta"]._replace(stride=strides)
+    return True
+
+
+def _view_of(given: tuple[Any, ...], user: Node) -> tuple[int, ...] | None:
+    """The strides of a view of a value with another form.
+
+    Returns:
+        None where it is no such view, or where what is made from it could then lie in memory in another way.
+    """
     shape, dtype, strides = given
+    if user.target is not _aten.view.default or any(
+        later.op != "call_function" or _is_view(later) for later in user.users
+    ):
+        return None
     try:
         view = torch.empty_strided(shape, strides, dtype=dtype, device="meta").view(cast("Any", user.args[1]))
     except RuntimeError:
-        return False
-    user.meta["tensor_meta"] = user.meta["tensor_meta"]._replace(stride=view.stride())
-    return True
+        return None
+    old = _form(user)[2]
+    dims = [dim for dim, length in enumerate(view.shape) if length > 1]
+    same = sorted(dims, key=lambda dim: old[dim]) == sorted(dims, key=lambda dim: view.stride(dim))
+    return view.stride() if same else None
 
 
 def _is_pure(node: Node) -> bool:
