@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from descend.errors import ConfigurationError, DescendError, WrongType, nearest
@@ -39,7 +39,7 @@ class StrictKeywords(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """Make an object."""
-        taken = inspect.signature(cls.__init__).parameters
+        taken = _parameters_of(cls.__init__)
         if kwargs and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
             options = [name for name in taken if name not in ("self", "where")]
             _refuse_unknown(cls.__name__, kwargs, options, taken, getattr(cls, "said_instead", _NOTHING))
@@ -49,6 +49,11 @@ class StrictKeywords(type):
             if isinstance(error, DescendError) or not cls.__module__.startswith("descend."):
                 raise
             raise WrongType(_not_taken(cls.__name__, taken, args, kwargs, error)) from error
+
+
+@lru_cache(maxsize=1024)  # a study makes a schedule for each trial, whose signature takes longer to find
+def _parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters
 
 
 def strict_keywords(

@@ -242,3 +242,12 @@ def test_a_stack_has_its_samples_where_its_modules_are():
     assert there.traces is task.traces
     untested = StudyTask(lambda: nn.Linear(3, 2), "cross_entropy", rows, rows).prepared().on_device("meta")
     assert untested.beside(untested.module(0)).test is None
+
+
+def test_fewer_samples_are_some_of_each_role():
+    x = torch.arange(10.0)
+    task = StudyTask(lambda: nn.Linear(1, 1), nn.MSELoss(), (x[:, None], x), (x[:, None] + 100, x + 100)).prepared()
+    few = task.with_fewer(4, 50)
+    assert few.train[1].tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert torch.equal(few.train[0][:, 0], few.train[1])
+    assert torch.equal(few.validation[1], task.validation[1])

@@ -11,16 +11,35 @@ from descend.experiment.losses import loss_of
 from descend.experiment.metrics import build_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
     from descend.study.task import StudyTask
 
-__all__ = ["Scorer"]
+__all__ = ["Scorer", "parts_of"]
 
 _ROWS = 4096  # samples that go through a module at once
-_ROWS_OF_A_STACK = 256  # and through each module of a stack on a CPU, so that what lies between layers stays in caches
+_ROWS_OF_A_STACK = 128  # and through each module of a stack on a CPU, so that what lies between layers stays in caches
+
+
+def parts_of(rows: Sequence[Tensor], *, stacked: bool) -> Iterator[tuple[Tensor, ...]]:
+    """Samples as they go through a module.
+
+    Those of a stack are divided so that samples of all splits come in parts of one length, and what is left, since each
+    length has a trace of its own; others in parts of equal length but for the last one.
+
+    Args:
+        rows: Inputs and target.
+        stacked: Whether through each module of a stack.
+    """
+    count = len(rows[0])
+    if stacked and rows[0].device.type == "cpu":
+        length = _ROWS_OF_A_STACK
+    else:
+        length = math.ceil(count / math.ceil(count / _ROWS)) if count else 1
+    for start in range(0, count, length):
+        yield tuple(part[start : start + length] for part in rows)
 
 
 class Scorer:
@@ -47,7 +66,7 @@ class Scorer:
     def take(
         self, call: Callable[..., dict[str, tuple[Tensor, Tensor]]], rows: Sequence[Tensor], *, stacked: bool = False
     ) -> dict[str, Tensor]:
-        """Scores of some samples, in parts of equal length but for the last one.
+        """Scores of some samples.
 
         Args:
             call: From inputs and target of some samples to `ratios`; with leading dimensions if several modules are
@@ -55,13 +74,10 @@ class Scorer:
             rows: Inputs and, last, the target.
             stacked: Whether several modules are looked at.
         """
-        count = len(rows[0])
-        most = _ROWS_OF_A_STACK if stacked and rows[0].device.type == "cpu" else _ROWS
-        length = math.ceil(count / math.ceil(count / most)) if count else 1
         totals: dict[str, tuple[Tensor, Tensor]] = {}
         with torch.no_grad():
-            for start in range(0, count, length):
-                for name, (above, below) in call(*(part[start : start + length] for part in rows)).items():
+            for part in parts_of(rows, stacked=stacked):
+                for name, (above, below) in call(*part).items():
                     old = totals.get(name)
                     totals[name] = (above, below) if old is None else (old[0] + above, old[1] + below)
         return {name: above / below for name, (above, below) in totals.items()}

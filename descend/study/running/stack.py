@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -145,7 +146,7 @@ class Stack:
             *entries,
             *(written[name] for name in self._layout.buffers),
             *flat,
-            torch.stack([x.sum(1) for x in flat]).sum(0),
+            functools.reduce(torch.add, [x.sum(1) for x in flat]),
         ]
 
     def step(self, number: int) -> None:
@@ -160,9 +161,13 @@ class Stack:
         with torch.no_grad():
             made = step.call(*self._held, *self._fixed, *given)
         self._held = made[: len(self._held)]
-        # One number a trial tells whether to look at all; on a GPU to ask for it takes longer than to look.
-        if not self.failed_at.is_cpu or not (made[-1].isfinite() | (self.failed_at > 0)).all():
+        # One number tells whether to look at all; on a GPU to ask for it takes longer than to look.
+        if not (self.failed_at.is_cpu and self._are_finite(made[-1])):
             self._note_failures(made[len(self._held) : -1], number)
+
+    def _are_finite(self, sums: Tensor) -> bool:
+        """Whether the sums of gradients are, of all trials that have not failed."""
+        return math.isfinite(sums.sum().item()) or bool((sums.isfinite() | (self.failed_at > 0)).all())
 
     @slow_in_silence()
     def trace(self) -> None:
@@ -170,7 +175,7 @@ class Stack:
         form = ("all", *self._form, *trace_key(self._held))
         if form not in self._traces:
             self._prepare(self._order.rows(0))
-            self.look()
+            self._scores.trace(self._held)
             self._traces[form] = self._plainly
 
     def _prepare(self, index: Tensor) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.func import functional_call, vmap
 
 from descend.optim.rules.base import Rule
 from descend.study.running import trace_files
+from descend.study.running.scores import parts_of
 from descend.study.running.stack_layout import trace_key
 from descend.study.running.stacked_update import state_of, with_constants
 from descend.study.running.traced import traced
@@ -53,10 +55,7 @@ class StackScores:
 
     def take(self, held: Sequence[Tensor], *, test: bool = False) -> dict[str, dict[str, Tensor]]:
         """Scores of all trials, (trials,) each; with `test` those on the test samples alone."""
-        self._template.eval()
-        weights, states, buffers = self._layout.split(held)
-        params = self._layout.by_name([self._averaged(i, p, states[i]) for i, p in enumerate(weights)])
-        params |= {**self._frozen, **buffers}
+        params = self._evaluated(held)
 
         def all_of(*rows: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
             parts = iter(self._ratios(list(params), [*params.values(), *rows]))
@@ -65,8 +64,27 @@ class StackScores:
         take = self.scorer.take_test if test else self.scorer.take_all
         return take(all_of, stacked=True)
 
+    def trace(self, held: Sequence[Tensor]) -> None:
+        """Have traced what `take` traces for samples of training and validation."""
+        params = self._evaluated(held)
+        with torch.no_grad():
+            parts = [part for rows in self.scorer.splits.values() for part in parts_of(rows, stacked=True)]
+            for part in {len(part[0]): part for part in parts}.values():
+                self._call(list(params), [*params.values(), *part])
+
+    def _evaluated(self, held: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Weights and buffers by name, as they are evaluated."""
+        self._template.eval()
+        weights, states, buffers = self._layout.split(held)
+        params = self._layout.by_name([self._averaged(i, p, states[i]) for i, p in enumerate(weights)])
+        return {**params, **self._frozen, **buffers}
+
     def _ratios(self, names: list[str], given: list[Tensor]) -> list[Tensor]:
         """Numerators and denominators of all metrics, from weights and buffers with these names, and rows."""
+        return self._call(names, given)(*given)
+
+    def _call(self, names: list[str], given: list[Tensor]) -> Callable[..., list[Tensor]]:
+        """The function of weights, buffers and rows for tensors of these shapes, traced where that is wanted."""
 
         def one(given: list[Tensor], *rows: Tensor) -> list[Tensor]:
             output = functional_call(self._template, dict(zip(names, given, strict=True)), rows[:-1])
@@ -78,11 +96,11 @@ class StackScores:
             return vmap(one, in_dims=(0, *[None] * len(rows)))(list(given[: len(names)]), *rows)
 
         if self._traces is None:
-            return plainly(*given)
+            return plainly
         form = ("look", repr(self._template), *names, *trace_key(given))
         if form not in self._traces:
             self._traces[form] = traced(plainly, *given, file=trace_files.path_of(self._code(), form))
-        return self._traces[form](*given)
+        return self._traces[form]
 
     def _averaged(self, place: int, weights: Tensor, entries: dict[str, Tensor]) -> Tensor:
         """The weights to evaluate: for most rules those that are trained."""

@@ -109,7 +109,8 @@ def _close(x: Tensor, y: Tensor) -> bool:
     finite = y.isfinite()
     if not torch.equal(x.isfinite(), finite):
         return False
-    x, y = x[finite], y[finite]
+    if not finite.all():  # to pick elements takes long
+        x, y = x[finite], y[finite]
     return not y.numel() or bool((x - y).abs().max() <= _TOLERANCE * y.abs().max() + 1e-12)
 
 

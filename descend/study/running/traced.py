@@ -16,7 +16,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from descend.study.running import trace_files
-from descend.study.running.cpu_kernels import FASTER
+from descend.study.running.cpu_kernels import decompositions
 from descend.torch_private import inline_calls, operator_schema, private_operator
 
 if TYPE_CHECKING:
@@ -65,11 +65,10 @@ def traced(
         call = _called(kept)
         if trace_files.agrees(call, function, example):
             return call
-    module = make_fx(function, decomposition_table=FASTER)(*example)
+    module = make_fx(function, decomposition_table=decompositions(example))(*example)
     graph = module.graph
     for node in list(graph.nodes):
-        same = node.target in _VIEWS and _form(node.args[0])[0] == _form(node)[0]
-        if same or (node.target is _aten.mul.Scalar and node.args[1] == 1 and _form(node.args[0]) == _form(node)):
+        if _changes_nothing(node):
             node.replace_all_uses_with(cast("Node", node.args[0]))
             graph.erase_node(node)
     graph.eliminate_dead_code()
@@ -132,6 +131,44 @@ def _called(script: Any) -> Function:
             return list(script(*given))
 
     return called
+
+
+def _changes_nothing(node: Node) -> bool:
+    """Whether a node's operand can take its place."""
+    if node.target in _VIEWS:
+        return _form(node.args[0])[0] == _form(node)[0]
+    if node.target is not _aten.mul.Scalar or node.args[1] != 1:
+        return False
+    given, made = _form(node.args[0]), _form(node)
+    if given == made:
+        return True
+    views = {user: _view_of(given, user) for user in node.users}
+    if given[:2] != made[:2] or None in views.values():
+        return False
+    for user, strides in views.items():
+        user.meta["tensor_meta"] = user.meta["tensor_meta"]._replace(stride=strides)
+    return True
+
+
+def _view_of(given: tuple[Any, ...], user: Node) -> tuple[int, ...] | None:
+    """The strides of a view of a value with another form.
+
+    Returns:
+        None where it is no such view, or where what is made from it could then lie in memory in another way.
+    """
+    shape, dtype, strides = given
+    if user.target is not _aten.view.default or any(
+        later.op != "call_function" or _is_view(later) for later in user.users
+    ):
+        return None
+    try:
+        view = torch.empty_strided(shape, strides, dtype=dtype, device="meta").view(cast("Any", user.args[1]))
+    except RuntimeError:
+        return None
+    old = _form(user)[2]
+    dims = [dim for dim, length in enumerate(view.shape) if length > 1]
+    same = sorted(dims, key=lambda dim: old[dim]) == sorted(dims, key=lambda dim: view.stride(dim))
+    return view.stride() if same else None
 
 
 def _is_pure(node: Node) -> bool:

@@ -56,16 +56,17 @@ def can_run_vmapped(task: StudyTask, trials: Sequence[Trial], kinds: dict[str, A
     except DescendError as error:
         return str(error)
     short = [dataclasses.replace(trial, steps=_TRIED_STEPS) for trial in trials[:_TRIED]]
+    few = task.with_fewer(_TRIED_STEPS * trials[0].batch_size, trials[0].batch_size)
     before = _outside(module)
     try:
-        stacked = list(run_vmapped(task, short, 1))
+        stacked = list(run_vmapped(few, short, 1))
     except Stopped:  # says nothing about the modules
         raise
     except Exception as error:  # whatever vmap cannot do, it says in one of many ways
         return f"a stack of these modules fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     if _outside(module) != before:
         return "the module draws random numbers outside of torch's layers, which the trials of a stack would share"
-    return _difference(stacked, [run_trial(task, trial, 1) for trial in short])
+    return _difference(stacked, [run_trial(few, trial, 1) for trial in short])
 
 
 def _outside(module: nn.Module) -> tuple[Any, ...]:

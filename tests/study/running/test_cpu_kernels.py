@@ -6,9 +6,10 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from descend.study.running import cpu_kernels
-from descend.study.running.cpu_kernels import FASTER
+from descend.study.running.cpu_kernels import decompositions
 
 aten = torch.ops.aten
+FASTER = decompositions(())
 
 
 def draws(*shapes):
@@ -59,21 +60,88 @@ def test_a_trace_with_the_gradient_of_a_first_convolution_runs_without_python():
         return list(torch.func.grad(lambda *given: call(*given).square().sum(), (0, 1))(weight, bias))
 
     example = (layer.weight.detach(), layer.bias.detach(), x)
-    module = make_fx(gradients, decomposition_table=FASTER)(*example)
+    module = make_fx(gradients, decomposition_table=decompositions(example))(*example)
     script = torch.jit.trace(lambda *given: tuple(module(*given)), example, check_trace=False)
     for ours, theirs in zip(script(*example), gradients(*example), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("shape", [(3, 40, 20, 4), (3, 4, 20, 40)], ids=["narrow", "wide"])
-def test_products_of_stacks(shape):
-    trials, rows, inner, columns = shape
-    x, y = draws((trials, rows, inner), (trials, inner, columns))
-    found = FASTER[aten.bmm.default](x, y)
-    if columns >= 16:
+@pytest.mark.parametrize("most", [2**24, 0], ids=["by windows", "by torch"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_of_few_channels(name, most, monkeypatch):
+    monkeypatch.setattr(cpu_kernels, "_MOST_UNFOLDED", most)
+    shape, kernel, stride, padding, dilation, groups = CONVOLUTIONS[name]
+    x, weight = draws(shape, kernel)
+    rest = (stride, padding, dilation, False, [0] * len(stride), groups)
+    found = FASTER[aten.convolution.default](x, weight, None, *rest)
+    if groups in (1, len(weight)) or not most:
         assert found is NotImplemented
     else:
-        torch.testing.assert_close(found, torch.einsum("tij,tjk->tik", x, y), rtol=1e-12, atol=1e-12)
+        expected = aten.convolution(x, weight, None, *rest)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_convolutions_that_are_left_to_torch():
+    x, weight, wide, bias = draws((2, 16, 5, 5), (16, 2, 3, 3), (16, 4, 3, 3), (16,))
+    rest = ([1, 1], [1, 1], [1, 1], False, [0, 0])
+    ours = FASTER[aten.convolution.default]
+    assert ours(x, weight, None, *rest, 8) is not NotImplemented
+    assert ours(x, wide, None, *rest, 4) is NotImplemented  # enough channels for torch's kernel
+    assert ours(x, weight, bias, *rest, 8) is NotImplemented
+    assert ours(x, weight, None, [1, 1], [1, 1], [1, 1], True, [0, 0], 8) is NotImplemented
+
+
+POOLS = {  # kernel, stride, padding, dilation, whether a last part of a window counts
+    "halves": ([2, 2],),
+    "windows that overlap, with a margin": ([3, 2], [2, 1], [1, 1]),
+    "dilation and a last part": ([2, 3], [3, 2], [0, 1], [2, 1], True),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_largest_elements_of_windows(name):
+    (x,) = draws((6, 8, 9, 7))
+    x[0, 0], x[1, 1, 2, 3] = 0.0, torch.nan  # all are equal; not a number counts as the largest
+    found = FASTER[aten.max_pool2d_with_indices.default](x, *POOLS[name])
+    expected = aten.max_pool2d_with_indices(x, *POOLS[name])
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.is_contiguous()
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+
+
+def test_pools_that_are_left_to_torch():
+    ours = FASTER[aten.max_pool2d_with_indices.default]
+    x, few, single = draws((4, 8, 4, 4), (3, 5, 4, 4), (4, 8, 1, 1))
+    assert ours(x, [2, 2]) is not NotImplemented
+    for left in (x.contiguous(memory_format=torch.channels_last), x[0], few, single):
+        assert ours(left, [1, 1]) is NotImplemented
+
+
+@pytest.mark.parametrize(
+    ("shape", "of_weights", "turned"),
+    [
+        ((3, 40, 20, 4), False, True),
+        ((3, 4, 20, 40), True, False),
+        ((3, 17, 20, 40), True, True),
+        ((3, 40, 20, 17), True, False),
+        ((3, 17, 20, 40), False, False),  # the gradient of weights, which is added to them
+    ],
+)
+def test_products_of_stacks(shape, of_weights, turned):
+    trials, rows, inner, columns = shape
+    x, weights = draws((trials, rows, inner), (trials, columns, inner))
+    found = decompositions([weights] if of_weights else [])[aten.bmm.default](x, weights.mT)
+    assert (found is not NotImplemented) == turned
+    if turned:
+        torch.testing.assert_close(found, torch.einsum("tij,tkj->tik", x, weights), rtol=1e-12, atol=1e-12)
+
+
+def test_ones_depend_on_a_shape_alone():
+    (x,) = draws((3, 4))
+    graph = make_fx(lambda x: torch.ones_like(x.exp()), decomposition_table=FASTER)(x).graph
+    graph.eliminate_dead_code()
+    assert not any(node.target is aten.exp.default for node in graph.nodes)
+    assert torch.equal(FASTER[aten.ones_like.default](x), torch.ones(3, 4, dtype=x.dtype))
 
 
 def test_log_softmax_and_its_gradient():

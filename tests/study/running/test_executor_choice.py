@@ -177,16 +177,16 @@ def test_trials_that_end_as_errors_give_no_time():
     """Before, they counted as infinitely fast or slow, by chance."""
     for statuses in (["error"], ["done", "out of memory"]):
         way = choose.Executor("one", run_of(statuses), 1, "")
-        assert choose.seconds_a_step(way, None, [trial(0)], {}, 2) is None
+        assert choose.seconds_a_step(way, mlp(width=4).prepared(), [trial(0)], {}, 2) is None
 
 
 def test_a_negative_difference_of_two_timings_is_measured_again():
     slower_first = choose.Executor("one", run_of(["done"] * 9, [0.05, 0.0, 0.0, 0.04]), 1, "")
-    seconds = choose.seconds_a_step(slower_first, None, [trial(0)], {}, 2)
+    seconds = choose.seconds_a_step(slower_first, mlp(width=4).prepared(), [trial(0)], {}, 2)
     assert seconds is not None
     assert 0.02 / 4 < seconds < 0.4 / 4
     always = choose.Executor("one", run_of(["done"] * 9, [0.05, 0.0] * 3), 1, "")
-    assert choose.seconds_a_step(always, None, [trial(0)], {}, 2) is None
+    assert choose.seconds_a_step(always, mlp(width=4).prepared(), [trial(0)], {}, 2) is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from study_tasks import mlp
 from torch import nn
 
 from descend.study.running import scores
-from descend.study.running.scores import Scorer
+from descend.study.running.scores import Scorer, parts_of
 
 TASK = mlp(width=4, double=True).prepared()
 
@@ -55,3 +55,14 @@ def test_several_modules_keep_their_dimension():
     for place, module in enumerate(two):
         alone = scorer.take(call(scorer, module), TASK.validation)
         assert float(together["loss"][place]) == float(alone["loss"])
+
+
+@pytest.mark.parametrize(("stacked", "lengths"), [(True, [100, 100, 50]), (False, [84, 84, 82])])
+def test_parts_of_a_stack_have_one_length_and_others_are_equal(monkeypatch, stacked, lengths):
+    monkeypatch.setattr(scores, "_ROWS_OF_A_STACK", 100)
+    monkeypatch.setattr(scores, "_ROWS", 100)
+    rows = torch.arange(250), torch.arange(250) + 1
+    found = list(parts_of(rows, stacked=stacked))
+    assert [len(part[0]) for part in found] == lengths
+    for one, parts in zip(rows, zip(*found, strict=True), strict=True):
+        assert torch.equal(torch.cat(parts), one)

@@ -69,6 +69,7 @@ def test_a_stack_is_traced_once_for_all_of_its_form():
     assert known > 0
     again = Stack(task, [trial(i + 5, steps=80, lr=0.3) for i in range(2)])
     again.trace()
+    again.look()
     again.step(1)
     assert len(task.traces) == known
 

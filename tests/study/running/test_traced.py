@@ -1,5 +1,6 @@
 """A trace is its function, whatever is left out of it and wherever its results are written."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -153,3 +154,26 @@ def test_softmax_agrees_with_that_of_torch():
     wide = torch.tensor([[1000.0, 0.0, float("-inf")]])
     (found,) = traced(lambda x: [torch.log_softmax(x, 1)], wide)(wide)
     assert found.tolist() == [[0.0, -1000.0, float("-inf")]]
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 4), (3, 4, 1), (3, 2, 2)])
+def test_one_times_a_part_of_a_row_is_no_operation(shape):
+    """As `torch.addmm` scales a bias by 1. Its view lies as the part does, and what is added to it by itself."""
+
+    def function(x, y):
+        scaled = x[:, 1:5] * 1
+        return [(scaled.view(shape) + y).exp()]
+
+    x, y = torch.randn(3, 7), torch.randn(shape)
+    found = traced(function, x, y)(x, y)
+    assert torch.equal(found[0], function(x, y)[0])
+
+
+def test_one_times_what_cannot_be_viewed_is_computed():
+    def function(x):
+        scaled = torch.ops.aten.mul.Scalar(x.t(), 1).contiguous()
+        return [scaled.view(-1) + 1, torch.ops.aten.mul.Scalar(x[:, :2], 1).contiguous().view(-1)]
+
+    x = torch.randn(3, 4)
+    for ours, theirs in zip(traced(function, x)(x), function(x), strict=True):
+        assert torch.equal(ours, theirs)

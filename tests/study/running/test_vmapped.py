@@ -217,7 +217,7 @@ def test_a_trace_serves_all_stacks_of_its_form_and_no_other(monkeypatch):
 
     scores(task, trials(0))
     known = len(made)
-    assert known == 4  # a step, and looks at 256 samples and at what is left of training and validation samples
+    assert known == 4  # a step, and looks at 128 samples and at what is left of training and validation samples
     again = scores(task, trials(5, weight_decay=1e-2))
     assert len(made) == known
     assert again == scores(of(dropping), trials(5, weight_decay=1e-2))
