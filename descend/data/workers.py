@@ -1,8 +1,10 @@
 """Worker processes that read samples.
 
-Each process has a pipe and at most one task, so n of them work n batches ahead and no circular wait is possible.
-Batches come back in the order in which they were requested, in memory that both processes map (shared_slots.py). A
-process ends when its pipe is closed, so none outlives its parent.
+Each process has a pipe and at most two tasks, so that none waits while the batch of another one takes longer: n of them
+work up to 2 n batches ahead. Both tasks fit the buffer of the pipe, or there is one: else the parent could wait for a
+process to read a task, and the process for the parent to read an answer. Batches come back in the order in which they
+were requested, in memory that both processes map (shared_slots.py). A process ends when its pipe is closed, so none
+outlives its parent.
 
 Processes are spawned. A fork would copy the locks of torch's and Arrow's threads, in whatever state they are, and a
 network library that has registered memory with a device (InfiniBand) loses it in the parent as soon as the child
@@ -14,6 +16,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
 import weakref
 from collections import deque
@@ -44,6 +47,8 @@ _GRACE_SECONDS = 1.0
 _START_SECONDS = 600.0  # for Python, torch and the module of the data set, on a busy host or a slow file system
 _POLL_SECONDS = 0.1
 _DEATH_SECONDS = 60.0  # from the end of its pipe to its exit; Python finalizes torch in between
+_TASKS = 2 if sys.platform == "linux" else 1  # macOS acknowledges descriptors on the pipe; Windows has small buffers
+_FEW_SAMPLES = 2048  # of a task, 8 bytes each; Linux buffers some 200 KiB
 _NO_SAMPLE = -1  # no sample was begun yet
 
 
@@ -59,7 +64,7 @@ class _Worker:
     process: SpawnProcess
     pipe: Any  # a Connection; the class has another name on other systems
     sample: Any  # shared int64: the sample that is being read
-    busy: bool = False
+    tasks: int = 0  # that it was given and has not answered
     slots: SlotReader = field(default_factory=SlotReader)
 
 
@@ -98,16 +103,13 @@ class Pool:
         under_way: deque[_Worker] = deque()
         for number, task in enumerate(tasks):
             worker = self._workers[number % self._count]
-            if len(under_way) == self._count:
-                rows = self._receive(under_way.popleft())
-                self._send(worker, task)
-                under_way.append(worker)
-                yield rows
-            else:
-                if worker.busy:  # with a batch of an epoch that was left early
-                    self._receive(worker)
-                self._send(worker, task)
-                under_way.append(worker)
+            while number < self._count and worker.tasks:  # batches of an epoch that was left early
+                self._receive(worker)
+            ahead = self._count * (_TASKS if len(task[0]) <= _FEW_SAMPLES else 1)
+            rows = [self._receive(under_way.popleft()) for _ in range(len(under_way) - ahead + 1)]
+            self._send(worker, task)
+            under_way.append(worker)
+            yield from rows
         while under_way:
             yield self._receive(under_way.popleft())
         for worker in self._workers:
@@ -146,7 +148,7 @@ class Pool:
             worker.pipe.send((*task, worker.slots.take_freed()))
         except OSError:
             raise self._death(worker) from None
-        worker.busy = True
+        worker.tasks += 1
 
     def _receive(self, worker: _Worker) -> IndexedRows:
         if not self._comes(worker):
@@ -158,7 +160,7 @@ class Pool:
 
         try:
             answer = worker.pipe.recv()
-            worker.busy = False
+            worker.tasks -= 1
             if isinstance(answer, _Failure):
                 raise answer.error
             content, ids, bad = answer
@@ -217,7 +219,7 @@ def _end(workers: list[_Worker]) -> None:
     for worker in workers:
         worker.pipe.close()
     for worker in workers:
-        if worker.busy:  # it may hang in a read
+        if worker.tasks:  # it may hang in a read
             worker.process.kill()
         worker.process.join(_GRACE_SECONDS)
         if worker.process.is_alive():

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from data.torch_sets import Augmented, Failing, SlowToBegin, Sometimes
+from data.torch_sets import Augmented, Failing, SlowToBegin, Sometimes, Uneven
 
 from descend.data import Loading, open_data
 from descend.errors import ConfigurationError, DataError
@@ -116,6 +116,18 @@ def test_a_process_that_takes_long_to_end_is_reported_with_its_code():
 def test_what_a_process_needs_to_begin_is_no_part_of_the_time_for_a_batch():
     found = batches(SlowToBegin(), workers=1, timeout_seconds=5)
     assert content(found) == content(batches(Augmented()))
+
+
+@pytest.mark.slow
+def test_a_process_goes_on_while_the_batch_of_another_one_takes_longer(tmp_path):
+    found = batches(Uneven(tmp_path), batch_size=1, workers=2, shuffle=False, timeout_seconds=20)
+    assert [b.ids.tolist() for b in found] == [[i] for i in range(6)]
+
+
+@pytest.mark.slow
+def test_batches_of_many_samples_come_in_order():
+    found = batches(Augmented(20_000), batch_size=6_000, workers=2, shuffle=False)  # tasks of 48 kB, one at a time
+    assert np.concatenate([b.ids for b in found]).tolist() == list(range(20_000))
 
 
 @pytest.mark.slow

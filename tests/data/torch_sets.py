@@ -46,6 +46,22 @@ class SlowToBegin(Augmented):
         self.__dict__.update(state)
 
 
+class Uneven(torch.utils.data.Dataset):
+    """Sample 0 takes until sample 3 was read, which leaves a file in the folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        while index == 0 and not (self.folder / "3").exists():
+            time.sleep(0.01)
+        (self.folder / str(index)).touch()
+        return torch.full((2,), float(index)), index % 2
+
+
 class Failing(torch.utils.data.Dataset):
     """Plain samples, some of which fail in the way given."""
 
