@@ -29,6 +29,19 @@ struct bfloat16 {  // rounded to nearest even, as torch does it
   }
 };
 
+// What lies in memory of a value. GCC makes no vectors of a loop that copies structs, and does of one that copies words.
+template <class X> struct InMemory { using Word = X; };
+template <> struct InMemory<bfloat16> { using Word = uint16_t; };
+template <class X> using Word = typename InMemory<X>::Word;
+
+template <class To, class From>
+inline To same_bits(From x) {
+  static_assert(sizeof(To) == sizeof(From), "the same bits in another type");
+  To y;
+  std::memcpy(&y, &x, sizeof y);
+  return y;
+}
+
 struct Work {  // KernelLaunch in compiler/native.py, filled by engine/native.py
   int64_t begin, end;       // units to visit
   const int64_t* tensor;    // of each unit its tensor,
