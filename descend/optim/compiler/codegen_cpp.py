@@ -38,7 +38,7 @@ __all__ = [
 HEADER = Path(__file__).with_name("kernel.h")
 NOISE = Path(__file__).with_name("noise.h")
 
-TYPES = {"float64": "double", "float32": "float", "bfloat16": "bfloat16", "float16": "_Float16"}
+TYPES = {"float64": "double", "float32": "float", "bfloat16": "bfloat16", "float16": "float16"}
 
 
 def _call(name: str) -> str:
