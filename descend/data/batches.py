@@ -310,21 +310,11 @@ class Batches:
         for i in range(0, len(starts), steps_at_once):
             some = [(start, min(batch_size, end - start)) for start in starts[i : i + steps_at_once]]
             bounds = {size: self._share(size) for size in {size for _, size in some}}  # the last one may be smaller
-            ids, taken = self._ids(epoch, self._positions(some, bounds)), 0
+            ids, taken = self._ids(epoch, _positions(some, bounds, self.ranks)), 0
             for _, size in some:
                 first, stop = bounds[size]
                 yield RankSlice(ids[taken : taken + stop - first], epoch, step, size, step == final, first)
                 taken, step = taken + stop - first, step + 1
-
-    def _positions(
-        self, batches: Sequence[tuple[int, int]], bounds: Mapping[int, tuple[int, int]]
-    ) -> NDArray[np.int64]:
-        """The positions in an epoch that this rank reads of batches (first position, size) that follow one another."""
-        if self.ranks == 1:
-            return np.arange(batches[0][0], sum(batches[-1]), dtype=np.int64)
-        return np.concatenate(
-            [np.arange(start, start + size, dtype=np.int64)[slice(*bounds[size])] for start, size in batches]
-        )
 
     def _ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The numbers of the samples at some positions of an epoch."""
@@ -338,3 +328,13 @@ class Batches:
 
     def _size(self, start: int) -> int:
         return min(self.batch_size, self.num_samples - start)
+
+
+def _positions(
+    batches: Sequence[tuple[int, int]], bounds: Mapping[int, tuple[int, int]], ranks: int
+) -> NDArray[np.int64]:
+    """The positions in an epoch that a rank reads of batches (first position, size) that follow one another."""
+    if ranks == 1:
+        return np.arange(batches[0][0], sum(batches[-1]), dtype=np.int64)
+    own = [np.arange(start, start + size, dtype=np.int64)[slice(*bounds[size])] for start, size in batches]
+    return np.concatenate(own)
