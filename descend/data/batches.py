@@ -280,7 +280,8 @@ class Batches:
     def _batches(self, epoch: int, start_step: int, start_sample: int) -> Generator[Batch, None, None]:
         shares = self._shares(epoch, start_step, start_sample)
         if self._stream is None:
-            read = self._read_in_order() or self.reader.read
+            in_order = not self.shuffle and self.sampler is None
+            read = _read_in_order(self.reader) if in_order else self.reader.read
             for part in shares:
                 yield self._measured(Batch(read(part.ids, epoch), *part))
             return
@@ -288,13 +289,6 @@ class Batches:
         with closing(self._stream(for_reading)) as rows:
             for part, (fields, ids) in zip(for_batches, rows, strict=True):
                 yield self._measured(Batch(fields, ids, *part[1:]))
-
-    def _read_in_order(self) -> Callable[[NDArray[np.int64], int], Mapping[str, Array | Tensor]] | None:
-        """`Samples.read` for samples that follow one another; None where they do not or the reader is no faster."""
-        reader = self.reader
-        if self.shuffle or self.sampler is not None or not isinstance(reader, ConsecutiveSamples):
-            return None
-        return lambda ids, epoch: reader.read_consecutive(int(ids[0]) if len(ids) else 0, len(ids))
 
     def _measured(self, batch: Batch) -> Batch:
         self._batch_bytes = self._batch_bytes or bytes_of(batch.fields)
@@ -338,3 +332,10 @@ def _positions(
         return np.arange(batches[0][0], sum(batches[-1]), dtype=np.int64)
     own = [np.arange(start, start + size, dtype=np.int64)[slice(*bounds[size])] for start, size in batches]
     return np.concatenate(own)
+
+
+def _read_in_order(reader: Samples) -> Callable[[NDArray[np.int64], int], Mapping[str, Array | Tensor]]:
+    """`Samples.read` for samples that follow one another."""
+    if not isinstance(reader, ConsecutiveSamples):
+        return reader.read
+    return lambda ids, epoch: reader.read_consecutive(int(ids[0]) if len(ids) else 0, len(ids))
