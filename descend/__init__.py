@@ -162,13 +162,12 @@ def __getattr__(name: str) -> Any:
     # `from descend import arguments` asks here before it looks for a file, and must not import whole rooms.
     if not name.startswith("_") and importlib.util.find_spec(f"descend.{name}"):
         return importlib.import_module(f"descend.{name}")
-    if name in _SINGLE:
-        return getattr(importlib.import_module(f"descend.{_SINGLE[name]}"), name)
-    if not name.startswith("_"):
-        for room in _WHOLE:
-            module = importlib.import_module(f"descend.{room}")
-            if name in module.__all__:
-                return getattr(module, name)
+    rooms = [_SINGLE[name]] if name in _SINGLE else [] if name.startswith("_") else _WHOLE
+    for room in rooms:
+        module = importlib.import_module(f"descend.{room}")
+        if name in _SINGLE or name in module.__all__:
+            value = globals()[name] = getattr(module, name)  # looking for a file takes longer than a step of a network
+            return value
     raise AttributeError(f"module 'descend' has no attribute '{name}'{_hint(name)}")
 
 

@@ -25,7 +25,7 @@ from descend.data import Loading, brings_batches, open_data
 from descend.data.map_dataset import SampleReader
 from descend.errors import ConfigurationError, DataError, nearest
 from descend.experiment.fit import device_of
-from descend.experiment.losses import loss_of
+from descend.experiment.losses import Loss, loss_of
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
@@ -145,20 +145,21 @@ def infer(
         raise ConfigurationError("infer: name the layers of the graph whose outputs are wanted, as in layers=['prob']")
     device = device_of(module)
     autocast = precision_of(precision, device).autocast
-    task = None if graph else ModuleTask(module, loss_of("mse"), {}, targets, autocast)
+    task = None if graph else ModuleTask(module, Loss(), {}, targets, autocast)
     watch = ActivationRecorder(module)
     found: list[Any] = []
 
     def of_part(part: MicroBatch) -> Any:
         if graph and _is_lowered_model(module):
             return _of_graph(module, layers, part, autocast), {}
+        if not layers:
+            return cast("ModuleTask", task).predict(part), {}
         watch.layers(layers)
         with watch.attached():
             output = cast("ModuleTask", task).predict(part)
-        seen = {name: watch.outputs(name)[0] for name in layers}
-        return output, seen
+        return output, {name: watch.outputs(name)[0] for name in layers}
 
-    samples = _through(module, data, batch_size, micro_batch_size, workers, of_part, found.append)
+    samples = _through(module, device, data, batch_size, micro_batch_size, workers, of_part, found.append)
     outputs = _joined([output for output, _ in found])
     return Inference(outputs, _joined([seen for _, seen in found]), samples)
 
@@ -202,7 +203,7 @@ def evaluate(
         part.to(device)
     task = ModuleTask(module, objective, measured, targets, precision_of(precision, device).autocast)
     totals = Totals()
-    _through(module, data, batch_size, micro_batch_size, workers, task.losses, totals.add_losses)
+    _through(module, device, data, batch_size, micro_batch_size, workers, task.losses, totals.add_losses)
     return totals.values(task.computed)
 
 
@@ -222,6 +223,7 @@ class _Inference:
 @torch.no_grad()
 def _through(
     module: torch.nn.Module,
+    device: torch.device,
     data: Any,
     batch_size: BatchSize,
     micro_batch_size: int | str | None,
@@ -230,7 +232,7 @@ def _through(
     keep: Callable[[Any], None],
 ) -> int:
     """Hand all samples, part by part, to `of_part`, and its results to `keep`; how many samples there were."""
-    process, seen = Communicator(device=device_of(module)), 0
+    process, seen = Communicator(device=device), 0
     memory = _Inference(process, micro_batch_size)
     source = (data,) if isinstance(data, (torch.Tensor, np.ndarray)) else data
     size = (None if brings_batches(source) else _BATCH_SIZE) if batch_size == "auto" else batch_size
@@ -243,10 +245,15 @@ def _through(
         stack.enter_context(_evaluating(module))
         for batch in feed.epoch(0):
             compute = partial(_compute, memory, batch, of_part)
-            for found in retry_on_oom(memory, batch.size, 1, compute, undo=lambda: None):
+            for found in retry_on_oom(memory, batch.size, 1, compute, undo=_nothing):
                 keep(found)
             seen += batch.size
+            del batch, compute  # the next one takes their memory, which is still in the processor's cache
     return seen
+
+
+def _nothing() -> None:
+    """An attempt leaves nothing to undo."""
 
 
 def _compute(memory: _Inference, batch: Batch, of_part: Callable[[MicroBatch], Any]) -> list[Any]:

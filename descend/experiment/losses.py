@@ -321,6 +321,8 @@ class TorchLoss(Loss):
 
     def ratio(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
         """See `Loss.ratio`."""
+        if self._counts and isinstance(output, Tensor) and targets and _is_table(output, targets[0]):
+            return self._of_classes(output, targets[0])  # most networks, so without what others need
         outputs = self._outputs(output)
         targets = [self._fit(target, outputs[0]) for target in targets]
         if self._counts and _is_table(outputs[0], targets[0]):
@@ -438,8 +440,10 @@ def _reshaped(target: Tensor, output: Tensor) -> str:
 
 
 def _is_table(output: Tensor, target: Tensor) -> bool:
-    """Whether these are (n, classes) and (n,), in dtypes that are not converted."""
-    return output.dtype in _NOT_CAST and output.ndim == 2 and target.shape == output.shape[:1]
+    """Whether these are (n, classes) and (n,) int64, in dtypes that are not converted."""
+    if output.dtype not in _NOT_CAST or target.dtype is not torch.int64:
+        return False
+    return output.ndim == 2 and target.ndim == 1 and target.shape[0] == output.shape[0]
 
 
 _TORCHS_OWN = frozenset(

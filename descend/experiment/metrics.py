@@ -61,6 +61,8 @@ def build_metrics(wanted: Mapping[str, Any] | Iterable[str], loss: Any) -> dict[
         )
     named: dict[str, Any] = dict(wanted) if isinstance(wanted, Mapping) else {name: name for name in wanted}
     check_metric_names(named)
+    if not named:
+        return {}
     objective = loss_of(loss)
     return {name: _measure(name, measure, objective) for name, measure in named.items()}
 

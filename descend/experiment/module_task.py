@@ -77,14 +77,15 @@ class ModuleTask(Task):
             ConfigurationError: it is not known which fields are targets.
         """
         self._before_forward(micro_batch)
-        roles = self._roles_of(micro_batch.fields)
-        if micro_batch.fields.keys() != self._known:
-            check_fields(micro_batch.fields, self._known)
+        fields = micro_batch.fields
+        roles = self._roles or self._roles_of(fields)
+        if fields.keys() != self._known:
+            check_fields(fields, self._known)
         if self._labels and micro_batch.start == 0:
             self._labels.check(micro_batch.batch)
-        values = roles.values(micro_batch.fields)
+        values = roles.values(fields)
         targets = [values[name] for name in roles.targets]
-        with self._call.precision(micro_batch.fields):
+        with self._call.precision(fields):
             output = self._call.of_micro_batch(micro_batch, roles, values)
             if self._labels and self._labels.learn(output):
                 self._labels.check(micro_batch.batch)

@@ -160,6 +160,12 @@ class Communicator:
 
     def to_device(self, fields: Mapping[str, np.ndarray | torch.Tensor]) -> dict[str, torch.Tensor]:
         """Arrays as tensors on the device of the run; on the CPU they share the arrays' memory."""
+        if self.device.type == "cpu":  # what most small networks wait for, so the usual case is first
+            for x in fields.values():
+                if not isinstance(x, torch.Tensor) or not x.is_cpu:
+                    break
+            else:
+                return cast("dict[str, torch.Tensor]", dict(fields))
         tensors = {name: x if isinstance(x, torch.Tensor) else torch.from_numpy(x) for name, x in fields.items()}
         if self.device.type != "cuda":
             here = self.device

@@ -68,8 +68,7 @@ def split_into_micro_batches(
     if not count:
         return []
     fields = communicator.to_device(batch.fields)
-    size = part_size(size, count, unit)
-    if size >= count:
+    if size is None or (size := part_size(size, count, unit)) >= count:
         return [MicroBatch(fields, batch, step, 0, count, batch.position, kept=kept)]
     starts = range(0, count, size)
     return [

@@ -115,8 +115,12 @@ class Totals:
         numerator, denominator = ratio
         if isinstance(denominator, torch.Tensor) and denominator.requires_grad:
             denominator = denominator.detach()
-        some = self._put_by.setdefault(name, [])
-        some.append((numerator.detach(), denominator))
+        if numerator.requires_grad:
+            numerator = numerator.detach()
+        some = self._put_by.get(name)
+        if some is None:
+            some = self._put_by[name] = []
+        some.append((numerator, denominator))
         if len(some) >= self._AT_ONCE:
             self._add(name)
 

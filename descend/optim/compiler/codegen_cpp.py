@@ -21,12 +21,24 @@ from descend.optim.compiler.trace import Op, Ref, Trace, Untraceable
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
-__all__ = ["HEADER", "TYPES", "Call", "calls", "emit_cpp", "expression", "is_exact", "kind_of", "type_of"]
+__all__ = [
+    "HEADER",
+    "TYPES",
+    "Call",
+    "calls",
+    "emit_cpp",
+    "expression",
+    "is_exact",
+    "kind_of",
+    "load",
+    "store",
+    "type_of",
+]
 
 HEADER = Path(__file__).with_name("kernel.h")
 NOISE = Path(__file__).with_name("noise.h")
 
-TYPES = {"float64": "double", "float32": "float", "bfloat16": "bfloat16", "float16": "_Float16"}
+TYPES = {"float64": "double", "float32": "float", "bfloat16": "bfloat16", "float16": "float16"}
 
 
 def _call(name: str) -> str:
@@ -267,8 +279,18 @@ def _numbers(call: Call, kernel: Kernel) -> Iterator[str]:
 
 
 def type_of(name: str) -> str:
-    """The type of a buffer's elements: that of the weights as torch holds them, or of the state."""
-    return "const L" if name == "g" else "L" if name == "w" else "T"
+    """The type of a buffer's elements in memory: that of the weights as torch holds them, or of the state."""
+    return "const Word<L>" if name == "g" else "Word<L>" if name == "w" else "T"
+
+
+def load(name: str, x: str) -> str:
+    """The value of an element of a buffer."""
+    return f"same_bits<L>({x})" if name in ("g", "w") else x
+
+
+def store(name: str, x: str) -> str:
+    """What is written to a buffer for a value."""
+    return f"same_bits<Word<L>>({x})" if name == "w" else x
 
 
 def _pointer(i: int, name: str, weights: str) -> str:
@@ -307,8 +329,8 @@ def _element(kernel: Kernel) -> Iterator[str]:
     for at in kernel.order:
         if at in kernel.loads:
             name = kernel.loads[at]
-            old = f"T(z{name.split()[1]}[j])" if name in kernel.noises else place[name]
-            yield f"    const {type_of(name).removeprefix('const ')} x{at} = {old};"
+            old = f"T(z{name.split()[1]}[j])" if name in kernel.noises else load(name, place[name])
+            yield f"    const {'L' if name in ('g', 'w') else 'T'} x{at} = {old};"
     for at in kernel.order:
         if at not in kernel.loads:
             yield f"    const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
@@ -316,7 +338,7 @@ def _element(kernel: Kernel) -> Iterator[str]:
         x = f"x{ops[at].refs[0]}"
         yield f"    part{i}[j] = {x} * {x};" if ops[at].name == "norm" else f"    part{i}[j] = {x};"
     for name, at in kernel.writes.items():
-        yield f"    {place[name]} = x{at};"
+        yield f"    {place[name]} = {store(name, f'x{at}')};"
 
 
 def kind_of(op: Op) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from descend.optim.compiler.codegen_cpp import HEADER, TYPES, expression, is_exact, type_of
+from descend.optim.compiler.codegen_cpp import HEADER, TYPES, expression, is_exact, load, store, type_of
 from descend.optim.compiler.partition import needed
 from descend.optim.compiler.trace import Op, Trace, Untraceable
 
@@ -342,8 +342,9 @@ def _element(made: MatrixPlan, below: list[int], outer: list[int], writes: dict[
     for at in below:
         if ops[at].kind == "element" and ops[at].name == "input":
             name = str(ops[at].args[0])
-            yield f"const {type_of(name).removeprefix('const ')} x{at} = e{made.buffers.index(name)}[j];"
+            x = load(name, f"e{made.buffers.index(name)}[j]")
+            yield f"const {'L' if name in ('g', 'w') else 'T'} x{at} = {x};"
     for at in below:
         if ops[at].kind == "element" and ops[at].name != "input":
             yield f"const {_kind(ops[at])} x{at} = {expression(ops[at])};"
-    yield from (f"e{made.buffers.index(name)}[j] = x{at};" for name, at in writes.items())
+    yield from (f"e{made.buffers.index(name)}[j] = {store(name, f'x{at}')};" for name, at in writes.items())

@@ -13,21 +13,51 @@
 #include <omp.h>
 #endif
 
+template <class To, class From>
+inline To same_bits(From x) {
+  static_assert(sizeof(To) == sizeof(From), "the same bits in another type");
+  To y;
+  std::memcpy(&y, &x, sizeof y);
+  return y;
+}
+
 struct bfloat16 {  // rounded to nearest even, as torch does it
   uint16_t bits;
   bfloat16() = default;
   explicit bfloat16(float x) {
-    uint32_t word;
-    std::memcpy(&word, &x, 4);
+    const uint32_t word = same_bits<uint32_t>(x);
     bits = x != x ? 0x7fc0 : static_cast<uint16_t>((word + 0x7fff + ((word >> 16) & 1)) >> 16);
   }
+  operator float() const { return same_bits<float>(static_cast<uint32_t>(bits) << 16); }
+};
+
+// The same values as of _Float16, of which GCC 12 makes no vectors. Of a size, the bits without the sign, each
+// case is computed and one is taken. Numbers below 2^-14 are rounded by an addition that leaves their bits at the end.
+struct float16 {
+  uint16_t bits;
+  float16() = default;
+  explicit float16(float x) {
+    const uint32_t word = same_bits<uint32_t>(x), sign = word & 0x80000000u, size = word ^ sign;
+    const uint32_t small = same_bits<uint32_t>(same_bits<float>(size) + 0.5f) - 0x3f000000u;
+    const uint32_t normal = (size - 0x38000000u + 0xfff + ((size >> 13) & 1)) >> 13;
+    const uint32_t large = size > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    const uint32_t found = size >= 0x47800000u ? large : size < 0x38800000u ? small : normal;
+    bits = static_cast<uint16_t>(found | sign >> 16);
+  }
   operator float() const {
-    const uint32_t word = static_cast<uint32_t>(bits) << 16;
-    float x;
-    std::memcpy(&x, &word, 4);
-    return x;
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, size = static_cast<uint32_t>(bits & 0x7fff) << 13;
+    const float small = same_bits<float>(size + 0x38800000u) - same_bits<float>(0x38800000u);
+    const uint32_t normal = size + 0x38000000u, large = size + 0x70000000u;
+    const uint32_t found = size >= 0x0f800000u ? large : size < 0x00800000u ? same_bits<uint32_t>(small) : normal;
+    return same_bits<float>(found | sign);
   }
 };
+
+// What lies in memory of a value. GCC makes no vectors of a loop that copies structs, and does of one that copies words.
+template <class X> struct InMemory { using Word = X; };
+template <> struct InMemory<bfloat16> { using Word = uint16_t; };
+template <> struct InMemory<float16> { using Word = uint16_t; };
+template <class X> using Word = typename InMemory<X>::Word;
 
 struct Work {  // KernelLaunch in compiler/native.py, filled by engine/native.py
   int64_t begin, end;       // units to visit

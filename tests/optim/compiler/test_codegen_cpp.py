@@ -161,7 +161,12 @@ def test_weights_of_low_precision_are_rounded_as_torch_rounds(low: torch.dtype, 
     random = torch.Generator().manual_seed(0)
     weights = torch.cat([torch.randn(5000, generator=random) * 10.0**e for e in range(-9, 5)])
     weights = torch.cat([weights, torch.tensor([float("inf"), float("nan"), -0.0, 3.3895e38, 65519.0, 65520.0, 1e-40])])
-    gradient = torch.randn(len(weights), generator=random).to(low)
+    # Halfway between neighbours, up to where numbers of `low` have fewer digits, and every number as a gradient.
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(low)
+    halves = every[1:].float().add(every[:-1].float()).div(2)
+    weights = torch.cat([weights, halves, torch.zeros(len(every))])
+    gradient = torch.randn(len(weights) - len(every) - len(halves), generator=random).to(low)
+    gradient = torch.cat([gradient, torch.zeros(len(halves), dtype=low), every])
     given = {"g": gradient, "p": weights.clone(), "w": torch.zeros(len(weights), dtype=low)}
     found = run(library, kernel, given, 0.0)
     expected = weights + gradient.float()
