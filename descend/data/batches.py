@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from descend.data.freed_memory import bytes_of, return_freed
+from descend.data.freed_memory import BatchMemory
 from descend.data.order import order
 from descend.data.prefetch import prefetched
 from descend.data.samplers import checked_ids
@@ -193,8 +193,7 @@ class Batches:
         self.sampler = sampler
         self._stream = stream
         self._close = close
-        self._batch_bytes = 0  # of the first batch that was read, and few are larger
-        self._read_bytes = 0  # since memory was given back
+        self._memory = BatchMemory()
         if self.num_samples == 0:
             raise DataError(
                 f"{len(reader):,} samples with batch_size={batch_size:,} and drop_last=True leave no step in an epoch: "
@@ -263,8 +262,7 @@ class Batches:
         try:
             yield from prefetched(batches, self.ahead) if self.ahead else batches
         finally:
-            if return_freed(self._batch_bytes, self._read_bytes):
-                self._read_bytes = 0
+            self._memory.give_back()
 
     def share_of(self, epoch: int, step: int) -> RankSlice:
         """The samples that this rank reads for one step of an epoch."""
@@ -285,18 +283,17 @@ class Batches:
             in_order = not self.shuffle and self.sampler is None
             read = _read_in_order(self.reader) if in_order else self.reader.read
             for part in shares:
-                yield self._measured(Batch(read(part.ids, epoch), *part))
+                fields = read(part.ids, epoch)
+                self._memory.count(fields)
+                yield Batch(fields, *part)
+                del fields  # a batch is not held while the next one is read
             return
         for_batches, for_reading = tee(shares)
         with closing(self._stream(for_reading)) as rows:
             for part, (fields, ids) in zip(for_batches, rows, strict=True):
-                yield self._measured(Batch(fields, ids, *part[1:]))
-
-    def _measured(self, batch: Batch) -> Batch:
-        size = bytes_of(batch.fields)
-        self._batch_bytes = self._batch_bytes or size
-        self._read_bytes += size
-        return batch
+                self._memory.count(fields)
+                yield Batch(fields, ids, *part[1:])
+                del fields
 
     def _shares(self, epoch: int, step: int, start_sample: int) -> Generator[RankSlice, None, None]:
         """What this rank reads, step after step."""

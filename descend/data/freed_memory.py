@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["WORTH_BYTES", "WORTH_READ_BYTES", "bytes_of", "return_freed"]
+__all__ = ["WORTH_BYTES", "WORTH_READ_BYTES", "BatchMemory", "bytes_of"]
 
 WORTH_BYTES = 2**20  # of a batch: smaller ones leave little
 WORTH_READ_BYTES = 2**26  # of batches: fewer are read in less time than the next ones take to get new pages
@@ -26,18 +26,26 @@ def bytes_of(batch: Mapping[str, Any]) -> int:
     return sum(values.nbytes for values in batch.values())
 
 
-def return_freed(batch_bytes: int, read_bytes: int) -> bool:
-    """Give freed memory back, where batches are large and the C library can do it; whether that was done.
+class BatchMemory:
+    """Counts the bytes of the batches that are read, and knows when it is worth while to give freed memory back."""
 
-    Args:
-        batch_bytes: Of a batch.
-        read_bytes: Of all batches since it was done.
-    """
-    trim = _trim()
-    if trim is None or batch_bytes < WORTH_BYTES or read_bytes < WORTH_READ_BYTES:
-        return False
-    trim(0)
-    return True
+    def __init__(self) -> None:
+        self._largest_bytes = 0  # of a batch
+        self._read_bytes = 0  # since memory was given back
+
+    def count(self, batch: Mapping[str, Any]) -> None:
+        """Note that a batch was read."""
+        size = bytes_of(batch)
+        self._largest_bytes = max(self._largest_bytes, size)
+        self._read_bytes += size
+
+    def give_back(self) -> None:
+        """Give freed memory back, where batches are large, many were read, and the C library can do it."""
+        trim = _trim()
+        if trim is None or self._largest_bytes < WORTH_BYTES or self._read_bytes < WORTH_READ_BYTES:
+            return
+        trim(0)
+        self._read_bytes = 0
 
 
 @cache

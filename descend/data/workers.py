@@ -26,7 +26,7 @@ from multiprocessing import reduction, resource_tracker
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
-from descend.data.freed_memory import bytes_of, return_freed
+from descend.data.freed_memory import BatchMemory
 from descend.data.read_threads import share_processors
 from descend.data.shared_slots import SlotReader, SlotWriter
 from descend.errors import ConfigurationError, DataError, DescendError
@@ -248,16 +248,14 @@ def _serve(
     def begin(i: int) -> None:
         sample.value = i
 
-    slots = SlotWriter()
-    batch_bytes = read_bytes = 0
+    slots, memory = SlotWriter(), BatchMemory()
     while True:
         try:
             task = pipe.recv()
         except (EOFError, OSError):
             return
         if task is None:  # the end of an epoch
-            if return_freed(batch_bytes, read_bytes):
-                read_bytes = 0
+            memory.give_back()
             continue
         ids, epoch, freed = task
         descriptor = None
@@ -266,8 +264,7 @@ def _serve(
             slots.free(freed)
             answer: Any = rows
         else:
-            size = bytes_of(rows.fields)
-            batch_bytes, read_bytes = max(batch_bytes, size), read_bytes + size
+            memory.count(rows.fields)
             content, descriptor = slots.put(rows.fields, freed)
             answer = (content, rows.ids, rows.bad)
         del rows  # a batch is not held while the next one is made

@@ -101,11 +101,19 @@ def test_epochs_need_no_more_slots_than_the_first(folder, name, workers):
 def test_freed_memory_is_returned_for_large_batches_alone(monkeypatch):
     asked = []
     monkeypatch.setattr(freed_memory, "_trim", lambda: asked.append)
-    batch, read_bytes = freed_memory.WORTH_BYTES, freed_memory.WORTH_READ_BYTES
-    assert not freed_memory.return_freed(batch - 1, read_bytes)
-    assert not freed_memory.return_freed(batch, read_bytes - 1)
+    batch = {"x": np.zeros(freed_memory.WORTH_BYTES, np.uint8)}
+    needed = freed_memory.WORTH_READ_BYTES // freed_memory.WORTH_BYTES
+    small, large = freed_memory.BatchMemory(), freed_memory.BatchMemory()
+    for _ in range(2 * needed):
+        small.count({"x": batch["x"][1:]})
+    small.give_back()
+    for _ in range(needed - 1):
+        large.count(batch)
+    large.give_back()
     assert asked == []
-    assert freed_memory.return_freed(batch, read_bytes)
+    large.count(batch)
+    large.give_back()
+    large.give_back()
     assert asked == [0]
 
 
@@ -134,7 +142,9 @@ def test_pages_of_freed_buffers_go_back_to_the_system():
     for one in buffers[::2]:
         library.free(one)
     before = resident_bytes()
-    freed_memory.return_freed(freed_memory.WORTH_BYTES, freed_memory.WORTH_READ_BYTES)
+    memory = freed_memory.BatchMemory()
+    memory.count({"x": np.empty(freed_memory.WORTH_READ_BYTES, np.uint8)})
+    memory.give_back()
     after = resident_bytes()
     for one in buffers[1::2]:
         library.free(one)
