@@ -10,7 +10,6 @@ merge_features      sample i has the features of sample i of all files, one afte
 
 from __future__ import annotations
 
-import glob
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -117,10 +116,10 @@ class JoinedFeatures:
 def _files(reader: Reader) -> list[Path]:
     if not reader.data_file_pattern:
         raise ConfigurationError("data_file_pattern is not set; set it to a pattern such as 'part-*.csv'")
+    pattern = Path(reader.data_file_pattern)
     for folder in folders(reader):
-        # A pattern that is a whole path stays one.
-        names = glob.glob(str(folder / reader.data_file_pattern), recursive=True)  # noqa: PTH207
-        if found := sorted(path for path in map(Path, names) if path.is_file()):
+        root = Path(pattern.anchor) if pattern.is_absolute() else folder  # a pattern may be a whole path
+        if found := sorted(path for path in root.glob(str(pattern.relative_to(pattern.anchor))) if path.is_file()):
             return found[: reader.max_files_to_load or None]
     raise DataError(
         f"no file in {folders(reader)[-1].absolute()} matches data_file_pattern '{reader.data_file_pattern}'"
