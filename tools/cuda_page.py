@@ -1,6 +1,8 @@
 """Runs the checks and the benchmarks that need a GPU and writes `docs/speed_cuda.md`: `make cuda`, ten minutes.
 
-    python tools/cuda_page.py [--page FILE]
+    python tools/cuda_page.py [--page FILE] [--only checks optimizers training]
+
+Who has a GPU for less than that runs a part; the page keeps what it had of the others from the same kind of device.
 
 What fails stands on the page; the exit status is 0 if nothing did, 1 if something did, 2 where there is no GPU.
 """
@@ -11,6 +13,7 @@ import argparse
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,11 +30,13 @@ CHECKS = (
     (150, ("--ignore=tests/cuda/test_agreement.py", "tests/cuda")),
 )
 BENCHMARKS = {
-    "Optimizer steps": (
+    "optimizers": (
+        "Optimizer steps",
         200,
         "optimizer_step.py --device cuda --rounds 9 --seconds 1 --minutes 2 --models resnet50 thousand_of_64",
     ),
-    "Training steps, evaluation and inference": (
+    "training": (
+        "Training steps, evaluation and inference",
         90,
         "train_step.py --device cuda --rounds 5 --what training evaluation inference",
     ),
@@ -84,52 +89,82 @@ def _cut(line: str) -> str:
     return line if len(line) <= COLUMNS else line[: COLUMNS - 1] + "…"
 
 
-def _page(
-    figures: list[tuple[str, str]], outcomes: list[tuple[str, str]], benchmarks: dict[str, str], notes: list[str]
-) -> str:
-    device = next((value for name, value in figures if name == "device"), "an unnamed device")
-    lines = ["---", "orphan: true", "---", "", f"# Speed on {device}", ""]
-    lines += ["`make cuda` has written this page. Times are medians or means of many calls in a row.", ""]
-    lines += ["## Checks", "", *_counted(outcomes), *notes, "", "## Figures", ""]
-    lines += [_cut(f"- {name}: {value}") for name, value in figures]
-    for title, said in benchmarks.items():
-        command = textwrap.wrap(f"python benchmarks/{BENCHMARKS[title][1]}", COLUMNS - 6, break_on_hyphens=False)
-        lines += ["", f"## {title}", "", "```text", " \\\n    ".join(command), ""]
-        lines += [*map(_cut, said.strip().splitlines()), "```"]
-    return "\n".join([*lines, ""])
+def _sections(text: str) -> dict[str, str]:
+    """The sections of a page by their titles, each with its heading, up to the next."""
+    found = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+    return {section[3 : section.index("\n")]: section for section in found if section.startswith("## ")}
+
+
+def _section(title: str, lines: list[str]) -> str:
+    return "\n".join([f"## {title}", "", *lines, "", ""])
+
+
+def _write(page: Path, device: str, sections: dict[str, str]) -> None:
+    """The page, beside its place first, so that a stop leaves the one that was there."""
+    head = ["---", "orphan: true", "---", "", f"# Speed on {device}", ""]
+    head += ["`make cuda` has written this page. Times are medians or means of many calls in a row.", ""]
+    titles = ["Checks", "Figures", *(title for title, _, _ in BENCHMARKS.values())]
+    text = "\n".join([*head, ""]) + "".join(sections[title] for title in titles if title in sections)
+    beside = page.with_name(f"{page.name}.new")
+    beside.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+    beside.replace(page)
+
+
+def _check(folder: Path) -> tuple[int, dict[str, str]]:
+    """What the tests of `tests/cuda` gave, and the figures that they noted."""
+    lines = folder / "figures.jsonl"
+    outcomes: list[tuple[str, str]] = []
+    notes: list[str] = []
+    code = 0
+    for i, (seconds, options) in enumerate(CHECKS):
+        report = folder / f"{i}.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "", *options, f"--junitxml={report}"]
+        status, said = _run(command, seconds, DESCEND_FIGURES=str(lines))
+        print(said)  # noqa: T201
+        outcomes += _outcomes(report)
+        if status not in (0, 1):
+            notes.append(f"- {options[-1]}: pytest ended with {status}: {_cut(said.strip().splitlines()[-1])}")
+        code = code or status
+    text = lines.read_text(encoding="utf-8") if lines.exists() else ""
+    figures = [_cut(f"- {name}: {value}") for name, value in map(json.loads, text.splitlines())]
+    return code, {
+        "Checks": _section("Checks", [*_counted(outcomes), *notes]),
+        "Figures": _section("Figures", figures),
+    }
+
+
+def _benchmark(title: str, seconds: float, command: str) -> tuple[int, dict[str, str]]:
+    """What a benchmark printed."""
+    script, *options = command.split()
+    code, said = _run([sys.executable, f"benchmarks/{script}", *options], seconds)
+    print(said)  # noqa: T201
+    shown = textwrap.wrap(f"python benchmarks/{command}", COLUMNS - 6, break_on_hyphens=False)
+    lines = ["```text", " \\\n    ".join(shown), "", *map(_cut, said.strip().splitlines()), "```"]
+    return code, {title: _section(title, lines)}
 
 
 def main() -> int:
-    """Run everything and write the page."""
+    """Run everything, or what is named, and write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "speed_cuda.md")
-    page: Path = parser.parse_args().page
-    code, said = _run([sys.executable, "-c", "import torch; print(torch.cuda.is_available())"], 120)
-    if code or said.split()[-1:] != ["True"]:
+    parts = ["checks", *BENCHMARKS]
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    given = parser.parse_args()
+    page: Path = given.page
+    asked = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
+    code, said = _run([sys.executable, "-c", asked], 120)
+    device = said.strip().splitlines()[-1:]
+    if code or not device or not device[0]:
         print("make cuda needs a GPU and torch's build for CUDA; torch sees no GPU here", file=sys.stderr)  # noqa: T201
         return 2
+    before = page.read_text(encoding="utf-8") if page.exists() else ""
+    sections = _sections(before) if f"# Speed on {device[0]}\n" in before else {}
     with tempfile.TemporaryDirectory() as folder:
-        lines = Path(folder) / "figures.jsonl"
-        outcomes: list[tuple[str, str]] = []
-        notes: list[str] = []
-        code = 0
-        for i, (seconds, options) in enumerate(CHECKS):
-            report = Path(folder) / f"{i}.xml"
-            command = [sys.executable, "-m", "pytest", "-q", "-m", "", *options, f"--junitxml={report}"]
-            status, said = _run(command, seconds, DESCEND_FIGURES=str(lines))
-            print(said)  # noqa: T201
-            outcomes += _outcomes(report)
-            if status not in (0, 1):
-                notes.append(f"- {options[-1]}: pytest ended with {status}: {_cut(said.strip().splitlines()[-1])}")
-            code = code or status
-        text = lines.read_text(encoding="utf-8") if lines.exists() else ""
-        figures = [(str(name), str(value)) for name, value in map(json.loads, text.splitlines())]
-    said_of: dict[str, str] = {}
-    for title, (seconds, command) in BENCHMARKS.items():
-        script, *options = command.split()
-        failed, said_of[title] = _run([sys.executable, f"benchmarks/{script}", *options], seconds)
-        code = code or failed
-        page.write_text(_page(figures, outcomes, said_of, notes), encoding="utf-8")  # what there is, if time runs out
+        for part in given.only:
+            failed, written = _check(Path(folder)) if part == "checks" else _benchmark(*BENCHMARKS[part])
+            code = code or failed
+            sections |= written
+            _write(page, device[0], sections)  # what there is, if time runs out
     print(f"wrote {page}")  # noqa: T201
     return 1 if code else 0
 
