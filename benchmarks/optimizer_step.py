@@ -6,7 +6,7 @@
     python benchmarks/optimizer_step.py --models vit_base lstm embeddings tiny --rules AdamW SGD
     python benchmarks/optimizer_step.py --no-compiler            # as on a machine without a C++ compiler
     python benchmarks/optimizer_step.py --start                  # first steps, compiling on the way, memory
-    python benchmarks/optimizer_step.py --device cuda
+    python benchmarks/optimizer_step.py --device cuda --fast     # our fastest runner, and the best of the peers
 
 Every contender takes one step in turn, `--rounds` times, so a change of the machine's mood meets all of them alike; a
 slow one stops after `--seconds` of its own, or less where the tables still to come need it: all take about `--minutes`.
@@ -197,11 +197,13 @@ def weights(shapes: Shapes, device: str) -> list[Tensor]:
     return made
 
 
-def contenders(rule: Rule, shapes: Shapes, device: str, environments: Path | None) -> Iterator[tuple[str, Step]]:
-    """Each way to take one step of a rule, ready to be called."""
+def contenders(
+    rule: Rule, shapes: Shapes, device: str, environments: Path | None, fast: bool = False
+) -> Iterator[tuple[str, Step]]:
+    """Each way to take one step of a rule, ready to be called; with `fast` without those that are slow by design."""
     make = getattr(descend.optim, rule.ours)
     fastest = "plain" if rule.whole else "blocks" if obstacle(device) else "compiled"
-    for runner in [fastest] if rule.whole else dict.fromkeys((fastest, "blocks", "plain")):
+    for runner in [fastest] if rule.whole or fast else dict.fromkeys((fastest, "blocks", "plain")):
         yield (
             f"descend {runner}",
             make(weights(shapes, device), runner=runner, on_nonfinite="allow", **rule.options).step,
@@ -209,11 +211,12 @@ def contenders(rule: Rule, shapes: Shapes, device: str, environments: Path | Non
     yield f"descend {fastest}, checked", make(weights(shapes, device), runner=fastest, **rule.options).step
     if rule.torch_name:
         peer = getattr(torch.optim, rule.torch_name)
-        for form in ("fused", "foreach", "loop"):
+        known = inspect.signature(peer).parameters
+        for form in ("fused", "foreach") if fast and "foreach" in known else ("fused", "foreach", "loop"):
             if form == "fused" and not (rule.fused and (device == "cpu" or rule.torch_name in FUSED_ON_A_GPU)):
                 continue
             how = {"foreach": False} if form == "loop" else {form: True}
-            if "foreach" not in inspect.signature(peer).parameters:
+            if "foreach" not in known:
                 if form == "foreach":
                     continue
                 how = {}
@@ -474,6 +477,7 @@ def main() -> None:
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--environments", type=Path, default=None, help="folder for the peers' environments")
+    parser.add_argument("--fast", action="store_true", help="leave out loops over tensors and our slower runners")
     parser.add_argument("--start", action="store_true", help="first steps, when kernels are compiled, and memory")
     parser.add_argument("--no-compiler", action="store_true", help="hide C++ compilers")
     given = parser.parse_args()
@@ -514,7 +518,7 @@ def compare(rule: Rule, model: str, shapes: Shapes, given: argparse.Namespace, s
     """
     end = time.monotonic() + share
     elements = sum(torch.Size(shape).numel() for shape in shapes)
-    steps = dict(contenders(rule, shapes, given.device, given.environments))
+    steps = dict(contenders(rule, shapes, given.device, given.environments, given.fast))
     steps["copy"] = copying(elements, given.device)
     # A step of some microseconds would else be the time in which its caches are filled again.
     # On a GPU steps follow each other without a wait for the one before.

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 SGD = functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 ROOT = Path(__file__).resolve().parent.parent
-FEWEST_ON_A_GPU = 200  # steps of a round
+FEWEST_ON_A_GPU = 100  # steps of a round
 LIGHTNING = ["lightning>=2.6", "torch==2.13.0"]
 
 

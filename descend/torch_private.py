@@ -11,7 +11,7 @@ Importing this module does not import torch; each function imports what it needs
                     is_functorch_wrapped
     storages        storage_identity, storage_use_count, weak_storage
     module types    norm_class, batch_norm_class, instance_norm_class, convolution_class, dropout_class
-    modules         has_hooks, compiled_call, set_compiled_call
+    modules         has_hooks, own_buffers, compiled_call, set_compiled_call
     optimizers      step_is_observed, mark_outside_graphs, dynamo_is_imported, plain_state_dict
     distributed     shard_region, reset_reducer, collectives_begun, default_store, clone_store,
                     disable_elastic_restarts, log_no_native_warnings
@@ -53,6 +53,7 @@ __all__ = [
     "mark_outside_graphs",
     "norm_class",
     "operator_schema",
+    "own_buffers",
     "plain_state_dict",
     "private_operator",
     "reset_reducer",
@@ -135,6 +136,12 @@ def foreach_copy(destinations: Sequence[Tensor], sources: Sequence[Tensor]) -> N
     copy_all(destinations, sources)
 
 
+def own_buffers(module: nn.Module) -> list[Tensor]:
+    """The buffers of a module without those of its parts, in a tenth of the time of `buffers(recurse=False)`."""
+    held: dict[str, Tensor | None] = getattr(module, "_buffers")  # noqa: B009
+    return [buffer for buffer in held.values() if buffer is not None]
+
+
 def foreach_largest(tensors: Sequence[Tensor]) -> list[Tensor]:
     """The largest magnitude of each dense tensor, 0-d; NaN where an element is NaN.
 
@@ -154,21 +161,24 @@ def inline_calls(script: Any) -> None:
 
 
 class AllFinite:
-    """Whether every element of dense, real tensors on a CPU is finite, in one call for all of them.
+    """Whether every element of dense, real tensors of one device is finite, in one call for all of them.
 
     It is the function that torch's `GradScaler` calls, with a scale of 1: each element is written back as it is. Sums
-    take a call a tensor, and tests of each element ten times as long.
+    take a call a tensor, tests of each element ten times as long, and norms on a GPU four launches where this has one.
+
+    Args:
+        device: Of the tensors.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         import torch
 
-        self._found, self._scale = torch.zeros((), device="cpu"), torch.ones((), device="cpu")
+        self._found, self._scale = torch.zeros((), device=device), torch.ones((), device=device)
         name = "_amp_foreach_non_finite_check_and_unscale_"
         self._look: Callable[[Sequence[Tensor], Tensor, Tensor], None] = getattr(torch, name)
 
     def __call__(self, tensors: Sequence[Tensor]) -> bool:
-        """Look at tensors of any floating-point types and shapes."""
+        """Look at tensors of any floating-point types and shapes. Waits for the device."""
         self._look(tensors, self._found, self._scale)
         if self._found.item() == 0.0:
             return True

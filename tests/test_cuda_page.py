@@ -44,13 +44,21 @@ def test_what_failed_is_named_and_the_rest_counted(tool, tmp_path):
     assert tool._outcomes(tmp_path / "missing.xml") == []
 
 
-def test_the_page_names_the_device_and_no_line_is_too_long(tool):
-    page = tool._page(
-        [("device", "H200"), ("step", "x" * 200)], [("01_host", "ok")], {"Optimizer steps": "row " * 100}, ["- stopped"]
+def test_the_page_names_the_device_and_keeps_the_sections_that_were_not_run(tool, tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    tool._write(page, "H200", {"Checks": tool._section("Checks", ["- 01_host: 1 of 1 ok"])})
+    monkeypatch.setattr(
+        tool, "_run", lambda command, seconds, **more: (124, "row " * 100 + "\n\nstopped after 3 seconds")
     )
-    assert "# Speed on H200" in page
-    assert "- stopped" in page
-    assert max(map(len, page.splitlines())) <= 100
+    code, written = tool._benchmark("Optimizer steps", 3, "optimizer_step.py --device cuda " + "--rounds 9 " * 12)
+    assert code == 124
+    tool._write(page, "H200", tool._sections(page.read_text()) | written)
+    text = page.read_text()
+    assert "# Speed on H200\n" in text
+    assert text.index("- 01_host: 1 of 1 ok") < text.index("## Optimizer steps") < text.index("stopped after 3 seconds")
+    assert max(map(len, text.splitlines())) <= 100
+    assert list(tool._sections(text)) == ["Checks", "Optimizer steps"]
+    assert [each.name for each in tmp_path.iterdir()] == ["page.md"]
 
 
 def test_a_command_that_takes_too_long_is_stopped_and_what_it_said_kept(tool):

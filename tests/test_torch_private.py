@@ -50,11 +50,19 @@ def test_a_look_finds_one_bad_element_among_many_tensors_and_changes_none(dtype)
     tensors = [torch.randn(3, 5).to(dtype), torch.randn(4, 2).to(dtype).t(), torch.randn(2, dtype=torch.float64)]
     tensors[0][0, 0] = torch.finfo(dtype).smallest_normal / 4
     before = [x.clone() for x in tensors]
-    assert torch_private.AllFinite()(tensors)
+    assert torch_private.AllFinite(torch.device("cpu"))(tensors)
     assert all(torch.equal(x, y) for x, y in zip(tensors, before, strict=True))
     for bad in (float("nan"), float("inf"), -float("inf")):
         tensors[1][1, 3] = bad
-        assert not torch_private.AllFinite()(tensors)
+        assert not torch_private.AllFinite(torch.device("cpu"))(tensors)
+
+
+def test_own_buffers_are_those_of_the_module_alone():
+    module = torch.nn.Sequential(torch.nn.BatchNorm1d(2))
+    module.register_buffer("held", torch.ones(3), persistent=False)
+    module.register_buffer("none", None)
+    assert [b is module.held for b in torch_private.own_buffers(module)] == [True]
+    assert len(torch_private.own_buffers(module[0])) == len(list(module[0].buffers()))
 
 
 def test_view_base_is_the_tensor_that_a_view_was_taken_of():

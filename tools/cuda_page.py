@@ -1,6 +1,6 @@
 """Runs the checks and the benchmarks that need a GPU and writes `docs/speed_cuda.md`: `make cuda`, ten minutes.
 
-    python tools/cuda_page.py [--page FILE] [--only checks optimizers training]
+    python tools/cuda_page.py [--page FILE] [--only checks optimizers matrices small training]
 
 Who has a GPU for less than that runs a part; the page keeps what it had of the others from the same kind of device.
 
@@ -32,8 +32,20 @@ CHECKS = (
 BENCHMARKS = {
     "optimizers": (
         "Optimizer steps",
-        200,
-        "optimizer_step.py --device cuda --rounds 9 --seconds 1 --minutes 2 --models resnet50 thousand_of_64",
+        150,
+        "optimizer_step.py --device cuda --fast --rounds 9 --seconds 1 --minutes 1.5 --models resnet50",
+    ),
+    "matrices": (
+        "Optimizer steps of matrices",
+        40,
+        "optimizer_step.py --device cuda --fast --rounds 9 --seconds 1 --minutes 1 --models matrices "
+        "--rules Adafactor Muon SOAP",
+    ),
+    "small": (
+        "Optimizer steps of many small tensors",
+        40,
+        "optimizer_step.py --device cuda --fast --rounds 9 --seconds 1 --minutes 1 --models thousand_of_64 "
+        "--rules SGD AdamW LAMB",
     ),
     "training": (
         "Training steps, evaluation and inference",

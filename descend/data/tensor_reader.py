@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -13,7 +14,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["TensorReader", "is_array", "is_table", "tensor_reader"]
+__all__ = ["STAGED_BYTES", "TensorReader", "is_array", "is_table", "tensor_reader"]
+
+# What CUDA copies to memory of its own at once when it is sent to a GPU, such as class numbers: the host does not wait
+# for it, so it needs no page-locked memory.
+STAGED_BYTES = 2**16
 
 
 class TensorReader:
@@ -23,9 +28,17 @@ class TensorReader:
         rows: (samples, *shape) tensors by field.
         role: What the samples are for.
         chosen: Indices of the rows that are the samples; None for all.
+        pin_memory: Gather rows of the host's memory in page-locked memory, from which they go to a GPU as they are.
     """
 
-    def __init__(self, rows: dict[str, Tensor], role: str, chosen: NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self,
+        rows: dict[str, Tensor],
+        role: str,
+        chosen: NDArray[np.int64] | None = None,
+        *,
+        pin_memory: bool = False,
+    ) -> None:
         import torch  # here, because descriptions are checked without it
 
         self.role = role
@@ -34,6 +47,7 @@ class TensorReader:
         self._from_numpy = torch.from_numpy
         self._on_cpu = all(values.is_cpu for values in rows.values())
         self._chosen = chosen
+        self._pins = pin_memory and self._on_cpu
         self._contiguous = torch.contiguous_format  # what index_select returns, too
         self._has_slices = chosen is None and all(values.layout is torch.strided for values in rows.values())
         self._length = len(next(iter(rows.values()))) if chosen is None else len(chosen)
@@ -46,6 +60,8 @@ class TensorReader:
     def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Tensor]:
         """The rows of each tensor."""
         index = self._from_numpy(indices if self._chosen is None else self._chosen[indices])
+        if self._pins:
+            return {name: _page_locked(rows, len(index), index) for name, rows in self._rows.items()}
         if self._on_cpu:
             return {name: rows.index_select(0, index) for name, rows in self._rows.items()}
         return {name: rows.index_select(0, index.to(rows.device)) for name, rows in self._rows.items()}
@@ -55,11 +71,23 @@ class TensorReader:
         if not self._has_slices:
             return self.read(np.arange(first, first + count, dtype=np.int64))
         end, form = first + count, self._contiguous
+        if self._pins:
+            return {name: _page_locked(rows[first:end], count) for name, rows in self._rows.items()}
         return {name: rows[first:end].clone(memory_format=form) for name, rows in self._rows.items()}
 
 
-def tensor_reader(data: Any, role: str) -> TensorReader | None:
-    """A reader of data that are tensors or arrays in memory; None for other data."""
+def _page_locked(rows: Tensor, count: int, index: Tensor | None = None) -> Tensor:
+    """Rows, or those of an index, copied once, many of them to page-locked memory; else another copy would follow."""
+    import torch
+
+    rows, shape = rows.detach(), (count, *rows.shape[1:])
+    is_large = math.prod(shape) * rows.element_size() > STAGED_BYTES
+    room = torch.empty(shape, dtype=rows.dtype, pin_memory=is_large)
+    return room.copy_(rows) if index is None else torch.index_select(rows, 0, index, out=room)
+
+
+def tensor_reader(data: Any, role: str, *, pin_memory: bool = False) -> TensorReader | None:
+    """A reader of data that are tensors or arrays in memory; None for other data. See `TensorReader`."""
     import torch
     from torch.utils.data import Subset, TensorDataset
 
@@ -75,7 +103,7 @@ def tensor_reader(data: Any, role: str) -> TensorReader | None:
     in_memory = isinstance(data, (tuple, dict, torch.Tensor, np.ndarray)) and len(parts) > 0
     if not in_memory or not all(is_array(part) for part in parts):
         return None
-    return TensorReader(as_rows(data, f"the data for '{role}'"), role, chosen)
+    return TensorReader(as_rows(data, f"the data for '{role}'"), role, chosen, pin_memory=pin_memory)
 
 
 def is_table(data: Any) -> bool:

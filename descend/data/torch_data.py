@@ -74,6 +74,8 @@ class Loading:
         classes: The classes of such fields; None: those in the files, in the order of the alphabet.
         sampler: Which training sample is at each position of an epoch; None is each once.
         taken: Names that the module takes; optional fields of files are left out without one of these.
+        pin_memory: Gather batches of data in memory in page-locked memory, from which they go to a GPU. Others are
+            copied there when they are sent.
     """
 
     batch_size: int | None
@@ -90,6 +92,7 @@ class Loading:
     classes: Mapping[str, Sequence[str]] | None = None
     sampler: Sampler | None = None
     taken: frozenset[str] = frozenset()
+    pin_memory: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -140,7 +143,7 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
 
             return _of_pipeline(ReaderPipeline(data, how.skip_bad > 0), how)
         return _batches(data, how, ahead=2)
-    if (tensors := tensor_reader(data, how.role)) is not None:
+    if (tensors := tensor_reader(data, how.role, pin_memory=how.pin_memory)) is not None:
         return _batches(tensors, how)
     if isinstance(data, dict):
         parts = cast("dict[Any, Any]", data).items()
@@ -272,7 +275,7 @@ def _of_loader(loader: DataLoader[Any], how: Loading) -> Batches | BatchIterable
         timeout_seconds=how.timeout_seconds or loader.timeout or None,
     )
     collate = None if _is_torchs_own(loader.collate_fn) else loader.collate_fn
-    tensors = tensor_reader(loader.dataset, how.role) if collate is None else None
+    tensors = tensor_reader(loader.dataset, how.role, pin_memory=how.pin_memory) if collate is None else None
     if tensors is not None:
         return _batches(tensors, how, drop_last=loader.drop_last)
     return _of_samples(loader.dataset, how, collate, loader.worker_init_fn, loader.drop_last)

@@ -211,6 +211,7 @@ class FitBuilder:
             unit=share_unit(module, *sizes, batching.batch_size, sharing.world_size),
             targets=tuple([targets] if isinstance(targets, str) else targets or ()),
             taken=frozenset(inspect.signature(module.forward).parameters),
+            pin_memory=sharing.device.type == "cuda",
         )
 
     def _settings(

@@ -236,9 +236,10 @@ def _through(
     memory = _Inference(process, micro_batch_size)
     source = (data,) if isinstance(data, (torch.Tensor, np.ndarray)) else data
     size = (None if brings_batches(source) else _BATCH_SIZE) if batch_size == "auto" else batch_size
-    taken = frozenset(inspect.signature(module.forward).parameters)
+    taken, pins = frozenset(inspect.signature(module.forward).parameters), device.type == "cuda"
     with ExitStack() as stack:
-        feed = open_data(source, Loading(batch_size=size, shuffle=False, role="test", workers=workers, taken=taken))
+        how = Loading(size, shuffle=False, role="test", workers=workers, taken=taken, pin_memory=pins)
+        feed = open_data(source, how)
         reader = getattr(feed, "reader", None)
         if isinstance(reader, SampleReader):
             stack.callback(reader.close)

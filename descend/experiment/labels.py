@@ -51,14 +51,19 @@ class LabelCheck:
         loss: The loss.
         fields: Names of the target fields.
         on_cpu: Whether the loss is computed on the CPU, where torch itself refuses class numbers out of range.
+
+    Attributes:
+        loss: The loss.
+        all_count: Whether the targets of the newest batch have been looked at and are classes that all count.
     """
 
     def __init__(self, loss: TorchLoss, fields: Sequence[str], on_cpu: bool) -> None:
-        self._loss = loss
+        self.loss = loss
         self._fields = fields
         self._refused_by_torch = on_cpu and loss.kind in CLASSES
         self._shape: torch.Size | None = None  # of the newest output
         self._seen = False
+        self.all_count = False
 
     def learn(self, output: Any) -> bool:
         """Take the number of classes from the shape of an output; True the first time."""
@@ -86,10 +91,11 @@ class LabelCheck:
                 allowed range.
             ConfigurationError: the output has no dimension of classes.
         """
+        self.all_count = False
         if self._shape is None:
             return
         trusted = self._refused_by_torch and self._seen and not refused
-        if self._loss.kind is nn.CTCLoss:
+        if self.loss.kind is nn.CTCLoss:
             self._check_labellings(batch)
         for field in self._fields:
             targets = batch.fields[field]
@@ -101,7 +107,7 @@ class LabelCheck:
         self._seen = True
 
     def _check(self, field: str, values: NDArray[Any], ids: NDArray[np.int64]) -> None:
-        kind, real = self._loss.kind, values.dtype.kind == "f"
+        kind, real = self.loss.kind, values.dtype.kind == "f"
         if kind in CLASSES and not real:
             self._check_classes(field, values, ids)
             return
@@ -110,7 +116,7 @@ class LabelCheck:
                 f"field '{field}' holds class numbers as {values.dtype} (sample {ids[0]}: {_first(values)}), and "
                 f"{kind.__name__} takes integers: convert them, for example with .long()"
             )
-        if kind in _ASKED and not self._loss.log_target:
+        if kind in _ASKED and not self.loss.log_target:
             is_good, allowed = _ASKED[kind]
             self._refuse(field, values, ids, ~is_good(values), allowed)
         elif real and not np.isfinite(values.sum()):
@@ -119,11 +125,12 @@ class LabelCheck:
     def _check_classes(self, field: str, values: NDArray[Any], ids: NDArray[np.int64]) -> None:
         if not self._form:
             raise ConfigurationError(
-                f"{self._loss.kind.__name__}: the output must have shape (samples, classes) with at least "
+                f"{self.loss.kind.__name__}: the output must have shape (samples, classes) with at least "
                 f"{values.max() + 1} classes, got one number per sample"
             )
-        classes, ignored = self._form[0], self._loss.ignore_index
+        classes, ignored = self._form[0], self.loss.ignore_index
         if values.min() >= 0 and values.max() < classes:
+            self.all_count = ignored is None or not 0 <= ignored < classes
             return
         wrong = ((values < 0) | (values >= classes)) & (True if ignored is None else values != ignored)
         also = "" if ignored is None else f" or {ignored} to be ignored"
@@ -131,13 +138,13 @@ class LabelCheck:
 
     def _check_labellings(self, batch: Batch) -> None:
         """Check labels within the length of their sequence; torch reads out of bounds for classes out of range."""
-        if len(self._fields) != self._loss.targets or not self._form:
+        if len(self._fields) != self.loss.targets or not self._form:
             return
         arrays = [_on_host(batch.fields[field], first=not self._seen) for field in self._fields]
         labels, _, lengths = arrays
         if labels is None or lengths is None or labels.dtype.kind == "f":
             return
-        classes, blank = self._form[-1], self._loss.blank
+        classes, blank = self._form[-1], self.loss.blank
         wrong = (labels < 0) | (labels >= classes) | (labels == blank)
         if labels.ndim == 2:
             most = labels.shape[1]
@@ -157,7 +164,7 @@ class LabelCheck:
         more = f", in {len(firsts)} samples of which {_SHOWN} are" if len(firsts) > _SHOWN else ""
         raise DataError(
             [
-                f"field '{field}': {len(where)} targets are not {allowed}, as {self._loss.kind.__name__} takes{more}:",
+                f"field '{field}': {len(where)} targets are not {allowed}, as {self.loss.kind.__name__} takes{more}:",
                 *shown,
             ]
         )

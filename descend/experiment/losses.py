@@ -292,6 +292,9 @@ class TorchLoss(Loss):
     Args:
         module: Any of torch.nn's losses; a copy is used.
 
+    Attributes:
+        divides_by_count: Whether its denominator is the number of class numbers that are not ignored.
+
     Raises:
         ConfigurationError: its reduction is "sum".
     """
@@ -313,6 +316,7 @@ class TorchLoss(Loss):
         self._takes_classes, self._needs_one_shape = self.kind in CLASSES, self.kind in (*_SAME_SHAPE, *FRACTIONS)
         self._summed = self.kind in (nn.CrossEntropyLoss, nn.NLLLoss) and self.reduction == "mean"
         cast("Any", self._module).reduction = "sum" if self._summed else "none"
+        self.divides_by_count = self._summed and getattr(module, "weight", None) is None
         self._counts = self._summed and not getattr(module, "label_smoothing", 0.0) and not has_hooks(module)
 
     def to(self, device: torch.device) -> None:

@@ -119,7 +119,11 @@ class ModuleTask(Task):
         if isinstance(self._loss, FunctionLoss) and count < part.batch.size:
             self._loss.look_at_parts(output, targets, count)
         try:
-            return looked_at(self._loss, output, targets, count)
+            ratio = looked_at(self._loss, output, targets, count)
+            if self._labels and self._labels.all_count and self._labels.loss.divides_by_count:
+                # Counted on the host: a denominator on a GPU would take four more launches in each step.
+                return ratio._replace(denominator=float(targets[0].numel()))
+            return ratio
         except (IndexError, RuntimeError, ValueError) as error:
             if isinstance(error, DescendError):
                 raise

@@ -197,7 +197,7 @@ def opened(run: Run, signals: SignalHandler) -> Generator[None]:
 def result_of(run: Run, reason: str) -> Result:
     """What came of a run that has ended."""
     run.strategy.end_training()
-    weights = {name: full_tensor(tensor).cpu().clone() for name, tensor in tensors_of(run).items()}
+    weights = {name: full_tensor(tensor).detach().to("cpu", copy=True) for name, tensor in tensors_of(run).items()}
     counts = {mode.value: batches.num_samples for mode, batches in run.data.items()}
     state = run.state
     return Result(

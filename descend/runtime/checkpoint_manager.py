@@ -66,8 +66,8 @@ class Snapshot:
 
     def detached(self) -> Snapshot:
         """A copy on the CPU, which later steps do not change."""
-        weights = {name: tensor.detach().cpu().clone() for name, tensor in self.weights.items()}
-        optimizer = {name: tensor.detach().cpu().clone() for name, tensor in self.optimizer.items()}
+        weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.weights.items()}
+        optimizer = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.optimizer.items()}
         return replace(self, weights=weights, optimizer=optimizer)
 
     def not_finite(self) -> str | None:

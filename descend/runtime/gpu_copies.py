@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from descend.data.tensor_reader import STAGED_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -36,7 +38,9 @@ def send_to_gpu(tensors: Sequence[torch.Tensor], device: torch.device) -> list[t
         tensors: On the CPU; they may be changed as soon as this returns, but for those in page-locked memory.
         device: Of the copies.
     """
-    pinned = [tensor if tensor.is_pinned() else tensor.pin_memory() for tensor in tensors]
+    pinned = [
+        tensor if tensor.nbytes <= STAGED_BYTES or tensor.is_pinned() else tensor.pin_memory() for tensor in tensors
+    ]
     if sum(tensor.nbytes for tensor in pinned) < _SMALL:
         return [tensor.to(device, non_blocking=True) for tensor in pinned]
     copies, compute = _stream(device), torch.cuda.current_stream(device)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+import operator
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
+
+from descend.torch_private import foreach_copy, own_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +25,9 @@ class BufferSnapshot:
     def __init__(self, module: torch.nn.Module) -> None:
         self._owners = [part for part in module.modules() if any(True for _ in part.buffers(recurse=False))]
         self._kept: dict[tuple[torch.nn.Module, str], torch.Tensor] = {}
+        self._sources: list[torch.Tensor] = []  # whose copies are made as follows
+        self._at_once: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []  # copies and buffers of one type each
+        self._alone: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def keep(self) -> None:
         """Remember what all buffers hold now."""
@@ -30,18 +36,36 @@ class BufferSnapshot:
 
     @torch.no_grad()
     def _copy(self) -> None:
+        now = [buffer for part in self._owners for buffer in own_buffers(part)]
+        if len(now) != len(self._sources) or any(map(operator.is_not, now, self._sources)):
+            self._make_room()
+            self._sources = now
+        for copies, buffers in self._at_once:
+            foreach_copy(copies, buffers)
+        for copy, buffer in self._alone:
+            copy.copy_(buffer)
+
+    def _make_room(self) -> None:
+        """Prepare for buffers of which one is another tensor than before."""
+        groups: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        self._alone = []
         for place, buffer in self._buffers():
-            copy = self._kept.get(place)
-            if copy is None or copy.shape != buffer.shape or copy.dtype != buffer.dtype:
-                self._kept[place] = buffer.detach().clone()
+            copy, plain = self._kept.get(place), type(buffer) is torch.Tensor
+            if copy is None or _form(copy) != _form(buffer):
+                copy = self._kept[place] = torch.empty_like(buffer) if plain else buffer.detach().clone()
+            if plain:
+                copies, buffers = groups.setdefault((buffer.device, buffer.dtype), ([], []))
+                copies.append(copy)
+                buffers.append(buffer)
             else:
-                copy.copy_(buffer)
+                self._alone.append((copy, buffer))
+        self._at_once = list(groups.values())
 
     @torch.no_grad()
     def restore(self) -> None:
         """Give all buffers what they held at `keep`."""
         for place, buffer in self._buffers():
-            if place in self._kept:
+            if place in self._kept and not _is_expanded(buffer):
                 buffer.copy_(self._kept[place])
 
     def _buffers(self) -> Iterator[tuple[tuple[torch.nn.Module, str], torch.Tensor]]:
@@ -61,3 +85,14 @@ class BufferSnapshot:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self.restore()
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether elements share memory, so that nothing can have written to it in place, and nothing can now."""
+    if tensor.layout is not torch.strided:
+        return False
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.device

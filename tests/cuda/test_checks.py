@@ -21,6 +21,7 @@ from descend.errors import NumericalError
 from descend.optim.compiler import nvrtc
 from descend.runtime.communicator import Communicator
 from descend.runtime.gpu_copies import send_to_gpu
+from descend.train.transforms.check_finite import FiniteLook
 from tests.cuda.steps import give_gradients, milliseconds, parameters, resnet50_like, with_gradients
 
 if TYPE_CHECKING:
@@ -226,6 +227,22 @@ def test_09_nonfinite_gradients() -> None:
     scaled.settle()
     assert (scaled.updates, scaled.skipped) == (7, 1)
     torch.testing.assert_close(module.weight, twin.weight, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("elements", [1000, 10_000_000])  # looked at in one launch, and read only
+def test_09_a_bad_gradient_of_any_optimizer_is_named(elements: int) -> None:
+    params = {f"p{i}": nn.Parameter(torch.ones(n, device="cuda")) for i, n in enumerate((3, elements, 5))}
+    for p in params.values():
+        p.grad = torch.full_like(p, 1e38)
+    look = FiniteLook(params)
+    assert look.nonfinite() == []
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        params["p1"].grad = torch.full_like(params["p1"], 1e38)
+        params["p1"].grad[-1] = bad
+        assert look.nonfinite() == ["p1"]
+        params["p1"].grad[-1] = 0.0
+        assert look.nonfinite() == []
+    assert float(params["p2"].grad[0]) == float(torch.tensor(1e38))
 
 
 class Wide(nn.Module):

@@ -44,6 +44,32 @@ def test_batches_in_order_are_read_as_consecutive_samples():
     assert torch.equal(X, torch.arange(20.0).reshape(10, 2))
 
 
+@pytest.mark.parametrize("chosen", [None, [4, 9, 2, 6, 5, 0]])
+def test_batches_for_a_gpu_are_gathered_where_they_are_sent_from(monkeypatch, chosen):
+    """Large fields in page-locked memory, at once, and class numbers as ever; the values are the same."""
+    pinned, empty = [], torch.empty
+
+    def unpinned(*shape, pin_memory=False, **options):
+        pinned.append(pin_memory)
+        return empty(*shape, **options)
+
+    wide = torch.randn(10, 3, 40, 200).to(memory_format=torch.channels_last).requires_grad_()
+    data = TensorDataset(wide, torch.arange(10))
+    data = data if chosen is None else Subset(data, chosen)
+    reader, other = tensor_reader(data, "test", pin_memory=True), tensor_reader(data, "test")
+    expected = other.read(np.array([3, 0, 5]))
+    monkeypatch.setattr(torch, "empty", unpinned)
+    found = reader.read(np.array([3, 0, 5]))
+    assert pinned == [True, False]
+    assert all(torch.equal(found[name], rows) and not found[name].requires_grad for name, rows in expected.items())
+    in_order = reader.read_consecutive(1, 3)
+    assert pinned == [True, False] * 2
+    assert all(torch.equal(rows, other.read(np.arange(1, 4))[name]) for name, rows in in_order.items())
+    in_order["0"].data.zero_()
+    assert float(wide.detach().abs().min()) > 0
+    assert len(reader.read(np.zeros(0, dtype=np.int64))["1"]) == 0
+
+
 def test_subsets_count_from_the_end_as_torch_does():
     part = Subset(TensorDataset(X), [-1, 0])
     assert torch.equal(tensor_reader(part, "train").read(np.arange(2))["0"], X[[-1, 0]])

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckFinite", "FiniteLook", "nonfinite_parameters"]
 
-_SMALL = 524_288  # elements; in larger ones to write takes as long as the calls that are saved
+# Elements, of one gradient on a CPU and of all on a GPU. To write more takes as long as the calls that are saved.
+_SMALL = 524_288
+_SMALL_ON_A_GPU = 8 * _SMALL
 
 
 class CheckFinite(GradientTransform):
@@ -92,9 +94,9 @@ class CheckFinite(GradientTransform):
 class FiniteLook:
     """A look at the gradients of some parameters, prepared once for all steps.
 
-    Small gradients on a CPU are looked at in one call for all. The sum of all elements of a large one shows a NaN or an
+    Small gradients are looked at in one call for all. On a CPU the sum of all elements of a large one shows a NaN or an
     infinity in a twentieth of the time of a norm, and writes nothing; a sum that overflows by itself is cleared by
-    looking at each element.
+    looking at each element. On a GPU the largest elements of large ones are found in few launches.
 
     Args:
         parameters: By name. What their gradients are may be another tensor in each step.
@@ -104,10 +106,14 @@ class FiniteLook:
         self.parameters = parameters
         self._small: list[torch.Tensor] = []
         self._large: list[torch.Tensor] = []
+        real = [p for p in parameters.values() if p.is_floating_point()]
+        types = {(p.device, p.dtype) for p in real}
+        device = next(iter(types))[0] if types else torch.device("cpu")
+        on_gpu = len(types) == 1 and device.type == "cuda" and sum(p.numel() for p in real) < _SMALL_ON_A_GPU
         for p in parameters.values():
-            is_small = p.numel() < _SMALL and p.is_cpu and p.is_floating_point()
+            is_small = p.is_floating_point() and (on_gpu or (p.numel() < _SMALL and p.is_cpu))
             (self._small if is_small else self._large).append(p)
-        self._all_finite = AllFinite()
+        self._all_finite = AllFinite(device if on_gpu else torch.device("cpu"))
 
     def nonfinite(self) -> list[str]:
         """Names of the parameters whose gradient is not finite. Waits for the device, once."""
@@ -149,7 +155,7 @@ def _total(gradients: Iterable[torch.Tensor]) -> complex:
         elif gradient.numel():
             dense.append(gradient)
     elsewhere += foreach_largest(dense)
-    return total + torch.stack(elsewhere).double().sum().item() if elsewhere else total
+    return total + torch.stack(elsewhere).max().item() if elsewhere else total
 
 
 def _gradients(weights: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
