@@ -12,7 +12,7 @@ Importing this module does not import torch; each function imports what it needs
     storages        storage_identity, storage_use_count, weak_storage
     module types    norm_class, batch_norm_class, instance_norm_class, convolution_class, dropout_class
     modules         has_hooks, own_buffers, compiled_call, set_compiled_call
-    optimizers      step_is_observed, mark_outside_graphs, dynamo_is_imported, plain_state_dict
+    optimizers      step_is_observed, skips_flagged_updates, mark_outside_graphs, dynamo_is_imported, plain_state_dict
     distributed     shard_region, reset_reducer, collectives_begun, default_store, clone_store,
                     disable_elastic_restarts, log_no_native_warnings
     compilers       operator_schema, private_operator
@@ -60,6 +60,7 @@ __all__ = [
     "run_backward",
     "set_compiled_call",
     "shard_region",
+    "skips_flagged_updates",
     "step_is_observed",
     "storage_identity",
     "storage_use_count",
@@ -184,6 +185,21 @@ class AllFinite:
             return True
         self._found.zero_()
         return False
+
+    def flag(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The answer as a tensor on the device, 1 if an element is not finite, for which nothing waits."""
+        found = self._found.new_zeros(())
+        self._look(tensors, found, self._scale)
+        return found
+
+
+def skips_flagged_updates(optimizer: Any) -> bool:
+    """Whether an optimizer leaves out an update where the tensor `optimizer.found_inf` is above 0.
+
+    GradScaler sets it, beside `grad_scale`, where a private attribute of the optimizer says so: descend's do, and
+    torch's own with fused=True.
+    """
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
 def is_functorch_wrapped(x: Tensor) -> bool:

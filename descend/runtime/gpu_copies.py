@@ -1,4 +1,5 @@
 """Batches on their way to a GPU: from page-locked memory, and large ones in a stream of their own, beside a step.
+Numbers on their way back.
 
     host      batch n + 1 is copied to page-locked memory and its transfer launched; nothing waits
     copies    batch n + 1
@@ -20,7 +21,7 @@ from descend.data.tensor_reader import STAGED_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["send_to_gpu"]
+__all__ = ["HostNumber", "send_to_gpu"]
 
 # Bytes of a batch. The transfer of a smaller one takes less time than the host needs for a stream of its own.
 _SMALL = 2**20
@@ -29,6 +30,30 @@ _SMALL = 2**20
 @functools.cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
+
+
+class HostNumber:
+    """A number that was computed on a device, on its way to the host.
+
+    Args:
+        value: A 0-d tensor. It may change as soon as this returns; the host does not wait.
+    """
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self._arrived: torch.cuda.Event | None = None
+        if value.device.type != "cuda":
+            self._room = value.detach().clone()
+            return
+        self._room = torch.empty((), dtype=value.dtype, pin_memory=True)
+        self._room.copy_(value.detach(), non_blocking=True)
+        self._arrived = torch.cuda.Event()
+        self._arrived.record(torch.cuda.current_stream(value.device))
+
+    def read(self) -> float:
+        """The number. Waits for what was launched before it was sent."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return float(self._room.numpy())
 
 
 def send_to_gpu(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:

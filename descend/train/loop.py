@@ -10,7 +10,7 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from descend.errors import DataError
+from descend.errors import DataError, Stopped
 from descend.train.evaluation import evaluate
 from descend.train.events import EpochView, Event
 from descend.train.interruption import interruptible, raise_if_stop_requested
@@ -63,7 +63,7 @@ def _epoch(run: Run, stop: Stop) -> str | None:
     seen = (context.samples - progress.samples_before, total)
     before = EpochView(number, context.step, run.views.of_epoch, samples=seen, position=context.position)
     run.callbacks.fire(Event.BEFORE_EPOCH, before)
-    reason = _steps(run, stop, progress)
+    reason = _settled_steps(run, stop, progress)
     state.step_began, progress.reporting = None, True
     totals = progress.totals.over(run.communicator)
     values = totals.values(run.task.computed) | run.external_metrics()
@@ -91,6 +91,17 @@ def _epoch(run: Run, stop: Stop) -> str | None:
     )
     run.callbacks.fire(Event.AFTER_EPOCH, after)
     return reason or _stop_reason(run, stop)
+
+
+def _settled_steps(run: Run, stop: Stop, progress: EpochProgress) -> str | None:
+    """`_steps`, of the last of which all is known."""
+    try:
+        reason = _steps(run, stop, progress)
+    except Stopped:
+        run.transforms.settle()
+        raise
+    run.transforms.settle()
+    return reason
 
 
 def _steps(run: Run, stop: Stop, progress: EpochProgress) -> str | None:

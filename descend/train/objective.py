@@ -142,6 +142,16 @@ class Totals:
             else:
                 own[key] = [_reduced(key, own[key][0], some[0])]
 
+    def copy(self) -> Totals:
+        """The same sums, which what is added to these does not change."""
+        other = Totals()
+        other._sums = dict(self._sums)
+        other._put_by = {name: list(some) for name, some in self._put_by.items()}
+        other._accumulated = {
+            name: {key: list(some) for key, some in parts.items()} for name, parts in self._accumulated.items()
+        }
+        return other
+
     def join(self, other: Totals) -> None:
         """Add what `other` holds."""
         for name, parts in other._accumulated.items():

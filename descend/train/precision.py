@@ -22,8 +22,14 @@ __all__ = ["LossScaling", "Precision", "bare_step", "precision_for"]
 
 
 class Precision:
-    """A loss that is not scaled: float32, float64, bfloat16."""
+    """A loss that is not scaled: float32, float64, bfloat16.
 
+    Attributes:
+        found_inf: A 0-d tensor for the next update, which is left out where it is above 0; None for none. The optimizer
+            gets it as from torch's `GradScaler`.
+    """
+
+    found_inf: torch.Tensor | None = None
     resets_with_optimizer: ClassVar[bool] = False
     checks_for_overflow: bool = False
 
@@ -63,7 +69,16 @@ class Precision:
             raise
 
     def _step(self, optimizer: torch.optim.Optimizer) -> None:
-        bare_step(optimizer)()
+        flag, self.found_inf = self.found_inf, None
+        if flag is None:
+            bare_step(optimizer)()
+            return
+        flagged: Any = optimizer
+        flagged.found_inf, flagged.grad_scale = flag, None
+        try:
+            bare_step(optimizer)()
+        finally:
+            del flagged.found_inf, flagged.grad_scale
 
     def lower_scale(self) -> bool:
         """Answer gradients that overflowed with a smaller scale; False where the scale is not to blame."""

@@ -6,7 +6,7 @@ checkpoints.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.runtime.run_directory import is_row
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from descend.data import Batch
     from descend.runtime import Communicator
 
-__all__ = ["EpochProgress", "TrainState"]
+__all__ = ["Bookmark", "EpochProgress", "TrainState"]
 
 
 @dataclass
@@ -73,6 +73,16 @@ class EpochProgress:
             bool(state["reported"]),
         )
         return found
+
+
+@dataclass(frozen=True)
+class Bookmark:
+    """Where a run stood before a step, to go back there from the end of it."""
+
+    context: ExecutionContext
+    totals: Totals | None
+    skipped_in_a_row: int
+    samples_kept: int
 
 
 @dataclass
@@ -149,6 +159,19 @@ class TrainState:
         if self.epoch_progress is not None:
             self.epoch_progress.totals.join(totals)
             self.epoch_progress.complete = batch.last
+
+    def bookmark(self) -> Bookmark:
+        """Where the run stands within an epoch."""
+        epoch = self.epoch_progress
+        totals = None if epoch is None else epoch.totals.copy()
+        return Bookmark(replace(self.training), totals, self.skipped_in_a_row, self.samples_kept)
+
+    def go_back(self, before: Bookmark) -> None:
+        """Stand where `bookmark` was called, as if the mini-batch since then had not been."""
+        vars(self.training).update(vars(before.context))
+        self.skipped_in_a_row, self.samples_kept = before.skipped_in_a_row, before.samples_kept
+        if self.epoch_progress is not None and before.totals is not None:
+            self.epoch_progress.totals, self.epoch_progress.complete = before.totals, False
 
     def note_skipped(self) -> None:
         """Count a step whose mini-batch is lost."""

@@ -5,6 +5,7 @@ import contextlib
 import pytest
 import torch
 
+from descend.data.tensor_reader import STAGED_BYTES
 from descend.runtime import gpu_copies
 from descend.runtime.communicator import Communicator
 
@@ -38,7 +39,7 @@ class Host:
         return Host(self.log, True, self.nbytes)
 
     def to(self, device, non_blocking):
-        assert self.pinned
+        assert self.pinned or self.nbytes <= STAGED_BYTES
         assert non_blocking
         self.log.append("copy")
         return self
@@ -87,8 +88,20 @@ def test_a_batch_is_copied_beside_the_step_and_the_next_launches_wait(log):
 
 
 def test_a_small_batch_is_copied_in_the_stream_of_the_step(log):
-    gpu_copies.send_to_gpu([Host(log, nbytes=2**19), Host(log, nbytes=8)], torch.device("cuda:0"))
+    gpu_copies.send_to_gpu([Host(log, nbytes=2**19), Host(log, nbytes=2**17)], torch.device("cuda:0"))
     assert log == ["pin", "pin", "copy", "copy"]
+
+
+def test_what_cuda_stages_by_itself_needs_no_page_locked_memory(log):
+    gpu_copies.send_to_gpu([Host(log, nbytes=2**17), Host(log, nbytes=8)], torch.device("cuda:0"))
+    assert log == ["pin", "copy", "copy"]
+
+
+def test_a_number_on_its_way_to_the_host_is_the_one_that_was_sent():
+    value = torch.tensor(2.5)
+    sent = gpu_copies.HostNumber(value)
+    value.fill_(7.0)
+    assert sent.read() == 2.5
 
 
 def test_the_run_sends_batches_so(log, monkeypatch):

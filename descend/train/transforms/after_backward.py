@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from descend.train.events import Event
 from descend.train.transforms.base import GradientTransform
@@ -16,6 +16,8 @@ __all__ = ["AfterBackward"]
 
 class AfterBackward(GradientTransform):
     """Calls `after_backward` of the callbacks."""
+
+    is_stateless: ClassVar[bool] = True
 
     def setup(self, run: Run) -> None:
         """See `GradientTransform.setup`."""

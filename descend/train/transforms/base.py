@@ -95,8 +95,11 @@ class GradientTransform:
             worker of a parameter server applies it, and the server does not. Such a transform cannot withhold an
             update.
         needs_all_gradients: Whether it needs those of parameters that another rank updates, too.
+        is_stateless: Whether it keeps nothing of a step, so that a step can be computed once more, or its gradient be
+            found to be NaN only afterwards.
     """
 
+    is_stateless: ClassVar[bool] = False
     is_local: ClassVar[bool] = False
     needs_all_gradients: ClassVar[bool] = False
 
@@ -109,6 +112,9 @@ class GradientTransform:
     def observing(self, micro_batch: MicroBatch) -> AbstractContextManager[Any]:
         """Context manager around the forward pass of each micro-batch, without its backward pass."""
         return nullcontext()
+
+    def settle(self) -> None:
+        """Called before anything but the next step looks at the run: raise what a device has found meanwhile."""
 
     def __call__(self, gradients: Gradients) -> Withheld | None:
         """Change the gradients in place, or say why there is no update."""
@@ -130,6 +136,7 @@ class TransformChain:
 
     Attributes:
         after_reduce: Those that act on the complete gradient, in call order.
+        is_stateless: Whether all of them are.
     """
 
     resets_with_optimizer: ClassVar[bool] = True
@@ -143,6 +150,8 @@ class TransformChain:
         self._local = [transform for transform in transforms if transform.is_local]
         self._observers = [transform for transform in transforms if _overrides(transform, "observing")]
         self._with_begin = [transform for transform in transforms if _overrides(transform, "begin")]
+        self._with_settle = [transform for transform in transforms if _overrides(transform, "settle")]
+        self.is_stateless = all(transform.is_stateless for transform in transforms)
 
     def apply_local(self, gradients: Gradients) -> Gradients:
         """Apply those that run where the gradient is computed.
@@ -167,6 +176,11 @@ class TransformChain:
         """See `GradientTransform.begin`."""
         for transform in self._with_begin:
             transform.begin()
+
+    def settle(self) -> None:
+        """See `GradientTransform.settle`."""
+        for transform in self._with_settle:
+            transform.settle()
 
     def observing(self, micro_batch: MicroBatch) -> AbstractContextManager[Any]:
         """See `GradientTransform.observing`; costs nothing where no transform observes."""

@@ -11,6 +11,7 @@ from descend.errors import ConfigurationError, NumericalError, nearest
 from descend.torch_private import AllFinite, foreach_largest
 from descend.train.nonfinite_report import nonfinite_message
 from descend.train.transforms.base import GradientTransform, Withheld
+from descend.train.transforms.late_check import LateCheck
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ class CheckFinite(GradientTransform):
         ConfigurationError: the policy is unknown.
     """
 
+    is_stateless: ClassVar[bool] = True
     POLICIES: ClassVar[tuple[str, ...]] = ("stop", "skip", "allow")
     IN_A_ROW: ClassVar[int] = 10
 
@@ -53,22 +55,48 @@ class CheckFinite(GradientTransform):
         self._run = run
         self._looks = self.on_nonfinite != "allow" or run.precision.checks_for_overflow
         self._look = FiniteLook({})
+        self._late = LateCheck(run)
 
     def __call__(self, gradients: Gradients) -> Withheld | None:
         """See `GradientTransform`.
 
         Raises:
-            NumericalError: a gradient is not finite, and the run is to stop then.
+            NumericalError: a gradient is not finite, of this step or of the one before, and the run is to stop then.
         """
+        self.settle()
         strategy = self._run.strategy
-        found = self._nonfinite(strategy.local_parameters()) if self._looks else []
-        found = strategy.union(found)
+        look = self._look_at(strategy.local_parameters()) if self._looks else None
+        can_wait = look is not None and self.on_nonfinite == "stop" and look.on_device and self._late.can_wait()
+        if look is not None and can_wait and self._late.launch(gradients, look):
+            return None
+        found = strategy.union(look.nonfinite() if look is not None else [])
         return self.withhold(gradients, found) if found else None
 
-    def _nonfinite(self, parameters: Mapping[str, torch.Tensor]) -> list[str]:
+    def settle(self) -> None:
+        """See `GradientTransform.settle`.
+
+        Raises:
+            NumericalError: the gradient of the newest step was not finite. Everything is as it was before that step.
+        """
+        gradients = self._late.found()
+        if gradients is None:
+            return
+        try:
+            names = self._look_at(self._run.strategy.local_parameters()).nonfinite()
+            if not names:
+                raise NumericalError(
+                    f"step {self._run.state.step + 1}: a gradient was not finite, and all are when the step is "
+                    "computed once more: look for a kernel whose results differ from call to call; "
+                    "deterministic=True refuses those of torch"
+                )
+            self.withhold(gradients, names)
+        finally:
+            self._run.buffer_snapshot.restore()
+
+    def _look_at(self, parameters: Mapping[str, torch.Tensor]) -> FiniteLook:
         if self._look.parameters is not parameters:
             self._look = FiniteLook(parameters)
-        return self._look.nonfinite()
+        return self._look
 
     def look_again(self, gradients: Gradients, parameters: Mapping[str, torch.Tensor]) -> Withheld | None:
         """The same for gradients that a later transform has changed, the same on all ranks."""
@@ -100,6 +128,9 @@ class FiniteLook:
 
     Args:
         parameters: By name. What their gradients are may be another tensor in each step.
+
+    Attributes:
+        on_device: Whether all are on one device other than the CPU.
     """
 
     def __init__(self, parameters: Mapping[str, torch.Tensor]) -> None:
@@ -114,6 +145,9 @@ class FiniteLook:
             is_small = p.is_floating_point() and (on_gpu or (p.numel() < _SMALL and p.is_cpu))
             (self._small if is_small else self._large).append(p)
         self._all_finite = AllFinite(device if on_gpu else torch.device("cpu"))
+        self.on_device = (
+            len({p.device for p in parameters.values()}) == 1 and not next(iter(parameters.values())).is_cpu
+        )
 
     def nonfinite(self) -> list[str]:
         """Names of the parameters whose gradient is not finite. Waits for the device, once."""
@@ -123,6 +157,16 @@ class FiniteLook:
             return []
         named = _gradients(self.parameters)
         return [name for name, gradient in named if not bool(torch.isfinite(gradient).all())]
+
+    def flag(self) -> torch.Tensor | None:
+        """A 0-d tensor on the device, above 0 if an element of a gradient is not finite; None where a gradient is
+        sparse, of which only a sum is looked at. The host does not wait."""
+        every = [g for p in self.parameters.values() if (g := p.grad) is not None and g.numel()]
+        if not every or any(g.layout is not torch.strided for g in every):
+            return None
+        if not self._large:
+            return self._all_finite.flag(every)
+        return torch.stack(foreach_largest(every)).max().isfinite().logical_not().float()
 
     def _are_finite(self, small: Sequence[torch.Tensor]) -> bool:
         """Whether small gradients are finite. Where one is sparse, its parameter counts as a large one from now on:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_
@@ -29,6 +29,8 @@ class Clip(GradientTransform):
     Raises:
         ConfigurationError: a bound is not above 0.
     """
+
+    is_stateless: ClassVar[bool] = True
 
     def __init__(self, value: float | None = None, norm: float | None = None, global_norm: float | None = None) -> None:
         problems = [

@@ -20,6 +20,7 @@ class Penalty(GradientTransform):
     """Adds the penalty of the task to objective and gradient, whatever the number of micro-batches and ranks."""
 
     is_local: ClassVar[bool] = True
+    is_stateless: ClassVar[bool] = True
 
     def setup(self, run: Run) -> None:
         """See `GradientTransform.setup`."""
@@ -41,6 +42,7 @@ class RequireGradient(GradientTransform):
     """In the first step, refuses an objective that depends on no parameter that is trained."""
 
     is_local: ClassVar[bool] = True
+    is_stateless: ClassVar[bool] = True
 
     def setup(self, run: Run) -> None:
         """See `GradientTransform.setup`."""
