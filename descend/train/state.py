@@ -75,16 +75,6 @@ class EpochProgress:
         return found
 
 
-@dataclass(frozen=True)
-class Bookmark:
-    """Where a run stood before a step, to go back there from the end of it."""
-
-    context: ExecutionContext
-    totals: Totals | None
-    skipped_in_a_row: int
-    samples_kept: int
-
-
 @dataclass
 class TrainState:
     """Where a run stands.
@@ -159,19 +149,6 @@ class TrainState:
         if self.epoch_progress is not None:
             self.epoch_progress.totals.join(totals)
             self.epoch_progress.complete = batch.last
-
-    def bookmark(self) -> Bookmark:
-        """Where the run stands within an epoch."""
-        epoch = self.epoch_progress
-        totals = None if epoch is None else epoch.totals.copy()
-        return Bookmark(replace(self.training), totals, self.skipped_in_a_row, self.samples_kept)
-
-    def go_back(self, before: Bookmark) -> None:
-        """Stand where `bookmark` was called, as if the mini-batch since then had not been."""
-        vars(self.training).update(vars(before.context))
-        self.skipped_in_a_row, self.samples_kept = before.skipped_in_a_row, before.samples_kept
-        if self.epoch_progress is not None and before.totals is not None:
-            self.epoch_progress.totals, self.epoch_progress.complete = before.totals, False
 
     def note_skipped(self) -> None:
         """Count a step whose mini-batch is lost."""
@@ -264,3 +241,27 @@ class AlgorithmState:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
         self._state.algorithm = dict(state_dict)
+
+
+@dataclass(frozen=True)
+class Bookmark:
+    """Where a run stood before a step, to go back there from the end of it."""
+
+    context: ExecutionContext
+    totals: Totals | None
+    skipped_in_a_row: int
+    samples_kept: int
+
+    @staticmethod
+    def of(state: TrainState) -> Bookmark:
+        """Where the run stands within an epoch."""
+        epoch = state.epoch_progress
+        totals = None if epoch is None else epoch.totals.copy()
+        return Bookmark(replace(state.training), totals, state.skipped_in_a_row, state.samples_kept)
+
+    def restore(self, state: TrainState) -> None:
+        """Let the run stand there, as if the mini-batch since then had not been."""
+        vars(state.training).update(vars(self.context))
+        state.skipped_in_a_row, state.samples_kept = self.skipped_in_a_row, self.samples_kept
+        if state.epoch_progress is not None and self.totals is not None:
+            state.epoch_progress.totals, state.epoch_progress.complete = self.totals, False

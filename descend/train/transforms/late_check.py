@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 from descend.runtime.gpu_copies import HostNumber
 from descend.torch_private import skips_flagged_updates
 from descend.train.events import Event
+from descend.train.state import Bookmark
 from descend.train.step import compute_gradients
 from descend.train.strategies.base import Strategy
 
 if TYPE_CHECKING:
     from descend.data import Batch
     from descend.train.run import Run
-    from descend.train.state import Bookmark
     from descend.train.transforms.base import Gradients
     from descend.train.transforms.check_finite import FiniteLook
 
@@ -83,7 +83,7 @@ class LateCheck:
         run = self._run
         run.precision.found_inf = flag
         run.buffer_snapshot.keeps_two = True
-        self._pending = _Pending(HostNumber(flag), gradients.batch, run.state.bookmark())
+        self._pending = _Pending(HostNumber(flag), gradients.batch, Bookmark.of(run.state))
         return True
 
     def found(self) -> Gradients | None:
@@ -96,6 +96,6 @@ class LateCheck:
         if pending is None or not pending.flag.read():
             return None
         run = self._run
-        run.state.go_back(pending.before)
+        pending.before.restore(run.state)
         run.buffer_snapshot.step_back()
         return compute_gradients(run, pending.batch)
