@@ -66,7 +66,7 @@ test: $(VENV)/tools
 
 # Slow tests wait for processes most of the time, so there are more of them at once than a small machine has cores.
 test-slow: $(VENV)/tools
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -m slow --durations=30
 
 test-oldest: $(OLDEST)/tools
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal $(TESTS_OF_OLDEST)
