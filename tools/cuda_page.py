@@ -50,7 +50,7 @@ BENCHMARKS = {
     "training": (
         "Training steps, evaluation and inference",
         90,
-        "train_step.py --device cuda --rounds 5 --what training evaluation inference",
+        "train_step.py --device cuda --rounds 3 --what training evaluation inference",
     ),
 }
 
