@@ -10,10 +10,8 @@ depend on `batch_size`: outputs stand beside one another by sample, and losses a
 
 from __future__ import annotations
 
-import inspect
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
-    from descend.data import Batch
     from descend.graph import AutomaticMixedPrecision
     from descend.lower.module import LoweredModel, PlainModule
 
@@ -234,32 +231,29 @@ def _through(
     """Hand all samples, part by part, to `of_part`, and its results to `keep`; how many samples there were."""
     process, seen = Communicator(device=device), 0
     memory = _Inference(process, micro_batch_size)
+
+    def compute() -> list[Any]:
+        """What `of_part` returns for each micro-batch of the size that is in force."""
+        return [of_part(part) for part in split_into_micro_batches(batch, process, memory.micro_batch_size.samples)]
+
     source = (data,) if isinstance(data, (torch.Tensor, np.ndarray)) else data
     size = (None if brings_batches(source) else _BATCH_SIZE) if batch_size == "auto" else batch_size
-    taken = frozenset(inspect.signature(module.forward).parameters)
     with ExitStack() as stack:
-        feed = open_data(source, Loading(batch_size=size, shuffle=False, role="test", workers=workers, taken=taken))
+        feed = open_data(source, Loading(batch_size=size, shuffle=False, role="test", workers=workers, module=module))
         reader = getattr(feed, "reader", None)
         if isinstance(reader, SampleReader):
             stack.callback(reader.close)
         stack.enter_context(_evaluating(module))
         for batch in feed.epoch(0):
-            compute = partial(_compute, memory, batch, of_part)
             for found in retry_on_oom(memory, batch.size, 1, compute, undo=_nothing):
                 keep(found)
             seen += batch.size
-            del batch, compute  # the next one takes their memory, which is still in the processor's cache
+            del batch  # the next one takes its memory, which is still in the processor's cache
     return seen
 
 
 def _nothing() -> None:
     """An attempt leaves nothing to undo."""
-
-
-def _compute(memory: _Inference, batch: Batch, of_part: Callable[[MicroBatch], Any]) -> list[Any]:
-    """What `of_part` returns for each micro-batch of the size that is in force."""
-    size = memory.micro_batch_size.samples
-    return [of_part(part) for part in split_into_micro_batches(batch, memory.communicator, size)]
 
 
 @contextmanager
@@ -271,7 +265,8 @@ def _evaluating(module: torch.nn.Module) -> Generator[None]:
         yield
     finally:
         for part, training in before:
-            part.training = training
+            if part.training is not training:  # a module takes long to set an attribute
+                part.training = training
 
 
 def _of_graph(

@@ -224,8 +224,13 @@ def _accuracy(ignored: int | None, probabilities: bool) -> Callable[..., tuple[T
                 "lambda output, y: ((output > 0) == (y > 0.5)).float().mean()}"
             )
         classes = classes_of(output, target)
-        counted = classes == classes if ignored is None else classes != ignored
-        return ((output.argmax(1) == classes) & counted).sum().double(), counted.sum()
+        hits = output.argmax(1) == classes
+        if ignored is None:
+            return hits.sum(dtype=torch.float64), float(hits.numel())
+        counted = classes != ignored
+        if ignored >= 0:  # of others none is hit
+            hits &= counted
+        return hits.sum(dtype=torch.float64), counted.sum()
 
     accuracy.__qualname__ = "accuracy"  # errors call it by the name that the user gave
     return accuracy
