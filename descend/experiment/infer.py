@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
+    from descend.data import Batch
     from descend.graph import AutomaticMixedPrecision
     from descend.lower.module import LoweredModel, PlainModule
 
@@ -232,7 +234,7 @@ def _through(
     process, seen = Communicator(device=device), 0
     memory = _Inference(process, micro_batch_size)
 
-    def compute() -> list[Any]:
+    def compute(batch: Batch) -> list[Any]:
         """What `of_part` returns for each micro-batch of the size that is in force."""
         return [of_part(part) for part in split_into_micro_batches(batch, process, memory.micro_batch_size.samples)]
 
@@ -245,10 +247,11 @@ def _through(
             stack.callback(reader.close)
         stack.enter_context(_evaluating(module))
         for batch in feed.epoch(0):
-            for found in retry_on_oom(memory, batch.size, 1, compute, undo=_nothing):
+            attempt = partial(compute, batch)
+            for found in retry_on_oom(memory, batch.size, 1, attempt, undo=_nothing):
                 keep(found)
             seen += batch.size
-            del batch  # the next one takes its memory, which is still in the processor's cache
+            del batch, attempt  # the next one takes their memory, which is still in the processor's cache
     return seen
 
 
