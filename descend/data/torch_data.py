@@ -14,6 +14,7 @@ a list of batches, an iterable, a function that returns one
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,6 +33,7 @@ from descend.lazy_names import instance_check
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from torch.nn import Module
     from torch.utils.data import DataLoader
     from typing_extensions import TypeIs
 
@@ -73,7 +75,7 @@ class Loading:
         targets: Names of the target fields, where they are known: text in files is classes there.
         classes: The classes of such fields; None: those in the files, in the order of the alphabet.
         sampler: Which training sample is at each position of an epoch; None is each once.
-        taken: Names that the module takes; optional fields of files are left out without one of these.
+        module: What takes the samples; optional fields of files are left out unless its `forward` has their names.
         pin_memory: Gather batches of data in memory in page-locked memory, from which they go to a GPU. Others are
             copied there when they are sent.
     """
@@ -91,7 +93,7 @@ class Loading:
     targets: tuple[str, ...] = ()
     classes: Mapping[str, Sequence[str]] | None = None
     sampler: Sampler | None = None
-    taken: frozenset[str] = frozenset()
+    module: Module | None = None
     pin_memory: bool = False
 
     def __post_init__(self) -> None:
@@ -225,7 +227,8 @@ def files_of_feed(feed: Any) -> FileReader | None:
 def _of_files(reader: FileReader, how: Loading) -> Batches:
     from descend.data.file_pipeline import FilePipeline
 
-    reader = reader.in_role(how.role).for_module(how.taken)
+    taken = () if how.module is None else inspect.signature(how.module.forward).parameters
+    reader = reader.in_role(how.role).for_module(taken)
     if (in_run := getattr(reader.source, "in_run", None)) is not None:
         reader = replace(reader, source=in_run(how.seed, how.role))
     return _of_pipeline(FilePipeline(reader, how.skip_bad > 0), how)

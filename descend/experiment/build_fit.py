@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from dataclasses import is_dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -210,7 +209,7 @@ class FitBuilder:
             timeout_seconds=data.timeout_seconds,
             unit=share_unit(module, *sizes, batching.batch_size, sharing.world_size),
             targets=tuple([targets] if isinstance(targets, str) else targets or ()),
-            taken=frozenset(inspect.signature(module.forward).parameters),
+            module=module,
             pin_memory=sharing.device.type == "cuda",
         )
 

@@ -10,7 +10,6 @@ depend on `batch_size`: outputs stand beside one another by sample, and losses a
 
 from __future__ import annotations
 
-import inspect
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -234,33 +233,31 @@ def _through(
     """Hand all samples, part by part, to `of_part`, and its results to `keep`; how many samples there were."""
     process, seen = Communicator(device=device), 0
     memory = _Inference(process, micro_batch_size)
+
+    def compute(batch: Batch) -> list[Any]:
+        """What `of_part` returns for each micro-batch of the size that is in force."""
+        return [of_part(part) for part in split_into_micro_batches(batch, process, memory.micro_batch_size.samples)]
+
     source = (data,) if isinstance(data, (torch.Tensor, np.ndarray)) else data
     size = (None if brings_batches(source) else _BATCH_SIZE) if batch_size == "auto" else batch_size
-    taken, pins = frozenset(inspect.signature(module.forward).parameters), device.type == "cuda"
+    how = Loading(size, shuffle=False, role="test", workers=workers, module=module, pin_memory=device.type == "cuda")
     with ExitStack() as stack:
-        how = Loading(size, shuffle=False, role="test", workers=workers, taken=taken, pin_memory=pins)
         feed = open_data(source, how)
         reader = getattr(feed, "reader", None)
         if isinstance(reader, SampleReader):
             stack.callback(reader.close)
         stack.enter_context(_evaluating(module))
         for batch in feed.epoch(0):
-            compute = partial(_compute, memory, batch, of_part)
-            for found in retry_on_oom(memory, batch.size, 1, compute, undo=_nothing):
+            attempt = partial(compute, batch)
+            for found in retry_on_oom(memory, batch.size, 1, attempt, undo=_nothing):
                 keep(found)
             seen += batch.size
-            del batch, compute  # the next one takes their memory, which is still in the processor's cache
+            del batch, attempt  # the next one takes their memory, which is still in the processor's cache
     return seen
 
 
 def _nothing() -> None:
     """An attempt leaves nothing to undo."""
-
-
-def _compute(memory: _Inference, batch: Batch, of_part: Callable[[MicroBatch], Any]) -> list[Any]:
-    """What `of_part` returns for each micro-batch of the size that is in force."""
-    size = memory.micro_batch_size.samples
-    return [of_part(part) for part in split_into_micro_batches(batch, memory.communicator, size)]
 
 
 @contextmanager
@@ -272,7 +269,8 @@ def _evaluating(module: torch.nn.Module) -> Generator[None]:
         yield
     finally:
         for part, training in before:
-            part.training = training
+            if part.training is not training:  # a module takes long to set an attribute
+                part.training = training
 
 
 def _of_graph(

@@ -212,7 +212,7 @@ class FunctionLoss(Loss):
 
     def _scalar(self, value: Any) -> Tensor:
         if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
-            return value.reshape(())
+            return value.reshape(()) if value.ndim else value
         if (
             isinstance(value, Real) and value is not True and value is not False
         ):  # such as a metric that ends with .item()
@@ -227,7 +227,7 @@ class FunctionLoss(Loss):
 
     def _count(self, value: Any) -> Tensor | float:
         if isinstance(value, Tensor) and value.numel() == 1 and not value.requires_grad:
-            return value.reshape(())
+            return value.reshape(()) if value.ndim else value
         if isinstance(value, Real) and 0 <= float(value) < math.inf:
             return float(value)
         form = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)

@@ -199,7 +199,7 @@ class _Classes:
         return target.argmax(1)
 
 
-def _accuracy(ignored: int | None, probabilities: bool) -> Callable[..., tuple[Tensor, Tensor]]:
+def _accuracy(ignored: int | None, probabilities: bool) -> Callable[..., tuple[Tensor, Tensor | float]]:
     """Accuracy: a target is hit if it is the index of the largest output along dimension 1.
 
     Where there is one output for each target, of 0 or 1, that is on its side of 0; of 0.5, if it is a probability.
@@ -208,7 +208,7 @@ def _accuracy(ignored: int | None, probabilities: bool) -> Callable[..., tuple[T
     classes_of = _Classes("accuracy")
     binary = None  # whether targets are 0 and 1 alone; of the first micro-batch, since that waits for the device
 
-    def accuracy(output: Any, target: Tensor) -> tuple[Tensor, Tensor]:
+    def accuracy(output: Any, target: Tensor) -> tuple[Tensor, Tensor | float]:
         nonlocal binary
         output = _require_tensor("accuracy", output)
         one_column = output.ndim < 2 or output.shape[1] < 2
@@ -224,8 +224,13 @@ def _accuracy(ignored: int | None, probabilities: bool) -> Callable[..., tuple[T
                 "lambda output, y: ((output > 0) == (y > 0.5)).float().mean()}"
             )
         classes = classes_of(output, target)
-        counted = classes == classes if ignored is None else classes != ignored
-        return ((output.argmax(1) == classes) & counted).sum().double(), counted.sum()
+        hits = output.argmax(1) == classes
+        if ignored is None:
+            return hits.sum(dtype=torch.float64), float(hits.numel())
+        counted = classes != ignored
+        if ignored >= 0:  # of others none is hit
+            hits &= counted
+        return hits.sum(dtype=torch.float64), counted.sum()
 
     accuracy.__qualname__ = "accuracy"  # errors call it by the name that the user gave
     return accuracy

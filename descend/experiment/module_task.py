@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,6 +56,7 @@ class ModuleTask(Task):
             name: part.function for name, part in {"loss": loss, **metrics}.items() if isinstance(part, FunctionLoss)
         }
         self._loss = loss
+        self._ratio_of = partial(looked_at, loss) if isinstance(loss, FunctionLoss) else loss.ratio
         self._metrics = metrics
         self._targets = checked_targets(targets)
         self._call = ModuleCall(module, autocast)
@@ -90,7 +92,7 @@ class ModuleTask(Task):
             if self._labels and self._labels.learn(output):
                 self._labels.check(micro_batch.batch)
             objective = self._objective(micro_batch, output, targets)
-            return Losses(objective, self._measured(micro_batch, output, targets))
+            return Losses(objective, self._measured(micro_batch, output, targets) if self._metrics else {})
 
     def predict(self, part: MicroBatch) -> Any:
         """The output of the module for a micro-batch. Target fields are not used and may be missing."""
@@ -119,7 +121,7 @@ class ModuleTask(Task):
         if isinstance(self._loss, FunctionLoss) and count < part.batch.size:
             self._loss.look_at_parts(output, targets, count)
         try:
-            ratio = looked_at(self._loss, output, targets, count)
+            ratio = self._ratio_of(output, targets, count)
             if self._labels and self._labels.all_count and self._labels.loss.divides_by_count:
                 # Counted on the host: a denominator on a GPU would take four more launches in each step.
                 return ratio._replace(denominator=float(targets[0].numel()))
@@ -135,8 +137,6 @@ class ModuleTask(Task):
             raise
 
     def _measured(self, part: MicroBatch, output: Any, targets: Sequence[Tensor]) -> dict[str, Ratio | Accumulated]:
-        if not self._metrics:
-            return {}
         count = next(iter(part.fields.values())).shape[0]  # len() asks whether it is traced
         with torch.no_grad():
             for metric in self._metrics.values():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 import tempfile
 import warnings
 import weakref
@@ -22,7 +21,7 @@ from descend.data import Batches
 from descend.data.batch_iterable import BatchIterable
 from descend.data.nested_fields import digest_of
 from descend.errors import ConfigurationError, DescendError, warn
-from descend.runtime.dtensor import copy_into, full_tensor, is_sharded, mesh_size
+from descend.runtime.dtensor import copy_into, fsdp_modules, full_tensor, is_sharded, mesh_size
 from descend.torch_private import reset_reducer
 from descend.train.optional_classes import is_kfac, is_sharded_optimizer
 
@@ -55,7 +54,7 @@ def unwrapped(module: Any) -> Any:
         reset_reducer(module)
         _outlive_reducer(module)
         return module.module
-    if isinstance(module, torch.nn.Module) and "torch.distributed.tensor" in sys.modules:  # else nothing is sharded
+    if isinstance(module, torch.nn.Module) and (fsdp_modules(module) or any(map(is_sharded, module.parameters()))):
         from descend.train.strategies.fsdp import require_fsdp, reshard
 
         reshard(module)

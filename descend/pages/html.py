@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,17 +129,25 @@ def page(
         ranked: Whether a verdict ranks.
         live: Of a page that is served.
     """
+    own = {name: Markup((_HERE / f"page.{name}").read_text(encoding="utf-8")) for name in ("css", "js")}
+    own["live_js"] = Markup((_HERE / "live.js").read_text(encoding="utf-8"))
+    text = (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(title=title, sections=sections, subtitle=subtitle, reason=reason, ranked=ranked, live=live, **own)
+    )
+    return printable(text, keep="\n\t")
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    """Keeps the template, which takes longer to compile than a page to write."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(str(_HERE)), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["code"] = text_with_code
     environment.filters["drawing"] = Markup  # of SVG that was drawn here, whose text is escaped
-    own = {name: Markup((_HERE / f"page.{name}").read_text(encoding="utf-8")) for name in ("css", "js")}
-    own["live_js"] = Markup((_HERE / "live.js").read_text(encoding="utf-8"))
-    text = environment.get_template("page.html.jinja").render(
-        title=title, sections=sections, subtitle=subtitle, reason=reason, ranked=ranked, live=live, **own
-    )
-    return printable(text, keep="\n\t")
+    return environment
 
 
 def text_with_code(text: str) -> Markup:

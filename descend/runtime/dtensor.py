@@ -19,6 +19,7 @@ __all__ = [
     "copies_of",
     "copy_into",
     "from_shard",
+    "fsdp_modules",
     "full_tensor",
     "is_first_copy",
     "is_sharded",
@@ -33,6 +34,12 @@ def is_sharded(tensor: object) -> bool:
     """Whether a tensor is a DTensor. Importing that module takes a second; without the import there is none."""
     library: Any = sys.modules.get("torch.distributed.tensor")
     return library is not None and isinstance(tensor, library.DTensor)
+
+
+def fsdp_modules(module: torch.nn.Module) -> list[Any]:
+    """The submodules that `fully_shard` was called with."""
+    library: Any = sys.modules.get("torch.distributed.fsdp")  # importing it takes long, and who needs it has done so
+    return [part for part in module.modules() if isinstance(part, library.FSDPModule)] if library else []
 
 
 def local_shard(tensor: torch.Tensor) -> torch.Tensor:

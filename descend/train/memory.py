@@ -146,12 +146,12 @@ def retry_on_oom(
     """
     size = memory.micro_batch_size
     while True:
-        samples = part_size(size.samples, count, unit)
         try:
             return attempt()
         except (RuntimeError, MemoryError) as error:
             if not size.adaptive or not out_of_memory(error):
                 raise
+            samples = part_size(size.samples, count, unit)
             if samples <= (unit or samples) and not isinstance(error, RemoteOutOfMemory):
                 error.add_note(_cannot_be_split(samples, unit))
                 raise

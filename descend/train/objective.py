@@ -240,9 +240,9 @@ def _on_cpu(value: torch.Tensor | float) -> bool:
 
 def _added(total: torch.Tensor | float, terms: Sequence[torch.Tensor | float]) -> torch.Tensor | float:
     """Terms added to a total one after the other, in float64; a plain number where nothing has to be waited for."""
-    if isinstance(total, float) and all(map(_on_cpu, terms)):
-        return sum((term.item() if isinstance(term, torch.Tensor) else term for term in terms), total)
     for term in terms:
-        is_wide = isinstance(total, torch.Tensor)  # a total of float64 makes the sum one, whatever the term is
-        total = total + (term.double() if isinstance(term, torch.Tensor) and not is_wide else term)
+        if isinstance(total, torch.Tensor) or not isinstance(term, torch.Tensor):
+            total = total + term  # a total of float64 makes the sum one, whatever the term is
+        else:
+            total = total + (term.item() if term.is_cpu else term.double())
     return total

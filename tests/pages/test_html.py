@@ -1,5 +1,7 @@
 """Pages: numbers of tables and figures, and texts from outside."""
 
+import jinja2
+
 from descend.pages import html
 from descend.pages.chart import Axis, Chart, Line
 from descend.pages.html import Live, number, page, text_with_code
@@ -30,6 +32,21 @@ def test_charts_that_cannot_be_drawn_leave_a_reason(monkeypatch):
     (section,), reason = number([Section("s", (Figure("First", CHART),))])
     (figure,) = section.parts
     assert (figure.svg, reason) == ("", "no library")
+
+
+def test_the_template_is_compiled_once_for_all_pages(monkeypatch):
+    compiled, original = [], jinja2.Environment.compile
+
+    def counting(self, source, *more, **options):
+        compiled.append(source)
+        return original(self, source, *more, **options)
+
+    html._environment.cache_clear()
+    monkeypatch.setattr(jinja2.Environment, "compile", counting)
+    first, second = page("A", []), page("B", [])
+    assert len(compiled) == len(set(compiled)) > 0
+    assert "A" in first
+    assert second == page("B", [])
 
 
 def test_code_is_marked_and_everything_is_escaped():

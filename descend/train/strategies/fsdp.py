@@ -14,14 +14,13 @@ are.
 from __future__ import annotations
 
 import contextlib
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from descend.errors import Unsupported
-from descend.runtime.dtensor import copies_of, is_sharded, local_shard
+from descend.runtime.dtensor import copies_of, fsdp_modules, is_sharded, local_shard
 from descend.torch_private import collectives_begun
 from descend.train.nonfinite_report import diagnose_batch, has_nonfinite_input
 from descend.train.strategies.base import joint_norm
@@ -35,13 +34,7 @@ if TYPE_CHECKING:
     from descend.data import Batch
     from descend.train.run import Run
 
-__all__ = ["FSDP", "fsdp_modules", "require_fsdp", "reshard"]
-
-
-def fsdp_modules(module: nn.Module) -> list[Any]:
-    """The submodules that `fully_shard` was called with."""
-    library: Any = sys.modules.get("torch.distributed.fsdp")  # importing it takes long, and who needs it has done so
-    return [part for part in module.modules() if isinstance(part, library.FSDPModule)] if library else []
+__all__ = ["FSDP", "require_fsdp", "reshard"]
 
 
 def reshard(module: nn.Module) -> None:

@@ -22,8 +22,8 @@ from toys import Regression, run_of
 from descend.data import ArrayReader, Batch, Batches
 from descend.errors import Unsupported
 from descend.runtime import Communicator
-from descend.runtime.dtensor import is_sharded
-from descend.train.strategies.fsdp import FSDP, fsdp_modules, require_fsdp, reshard
+from descend.runtime.dtensor import fsdp_modules, is_sharded
+from descend.train.strategies.fsdp import FSDP, require_fsdp, reshard
 
 DRAW = np.random.default_rng(0)
 X, Y = DRAW.normal(size=(6, 3)), DRAW.normal(size=(6, 1))
