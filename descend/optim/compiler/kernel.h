@@ -75,6 +75,7 @@ struct Work {  // KernelLaunch in compiler/native.py, filled by engine/native.py
   int64_t units, threads;
   const uint64_t* key;      // of the noise of each tensor,
   const double* updates;    // and how many updates it has had
+  int64_t looked;           // whether the look at the gradients has made the sums that are of them alone
 };
 
 constexpr int64_t BLOCK = 64;
@@ -160,20 +161,38 @@ inline void update(const Work& w, const Stage (&stages)[COUNT]) {
   });
 }
 
-// Whether consecutive elements hold a NaN or an infinity: all bits of the exponent are set. To wait for memory is all
-// the work here, and the processor's own prefetching ends with each page of 4 KiB. So several stretches are read side by
-// side, and what comes 4 KiB later is asked for: in a single stretch a core reads half to two thirds of the bytes a
-// second. What was found is kept by place in the line, which makes vectors of it; inlined into a loop, GCC 12 makes slower
-// ones.
+constexpr int64_t STRETCHES = 4, RUN = 4 * STRETCHES;  // units that are looked at in one go
+
+// Calls each(unit, next) in every thread for its own units, some of one tensor at a time, of those with a gradient.
+template <class Each>
+inline void for_runs(const Work& w, Each each) {
+  share(w, [&w, each](int64_t from, int64_t to) {
+    for (int64_t unit = from, next; unit < to; unit = next) {
+      next = std::min({to, w.border[w.tensor[unit] + 1], unit + RUN});
+      if (w.gradient[w.tensor[unit]]) each(unit, next);
+    }
+  });
+}
+
+// Bits that are all set in a NaN and in an infinity alone.
+template <class X> struct Exponent;
+template <> struct Exponent<double> { using Bits = uint64_t; static constexpr Bits ALL = 0x7ff0000000000000u; };
+template <> struct Exponent<float> { using Bits = uint32_t; static constexpr Bits ALL = 0x7f800000u; };
+template <> struct Exponent<bfloat16> { using Bits = uint16_t; static constexpr Bits ALL = 0x7f80u; };
+template <> struct Exponent<float16> { using Bits = uint16_t; static constexpr Bits ALL = 0x7c00u; };
+
+// Whether consecutive elements hold a NaN or an infinity. To wait for memory is all the work here, and the processor's own
+// prefetching ends with each page of 4 KiB. So several long stretches are read side by side: in a single one a core reads
+// fewer bytes a second. What was found is kept by place in the line, which makes vectors of it; inlined into a loop, GCC
+// 12 makes slower ones.
 template <class Word>
 __attribute__((noinline)) bool any_unfit(const Word* g, int64_t count, Word exponent) {
-  constexpr int64_t STRETCHES = 4, LINE = 64 / sizeof(Word), AHEAD = 4096;
+  constexpr int64_t LINE = 64 / sizeof(Word);
   const int64_t length = count / (STRETCHES * LINE) * LINE;
   Word bad[LINE] = {}, found = 0;
   for (int64_t i = 0; i < length; i += LINE)
     for (int64_t k = 0; k < STRETCHES; ++k) {
       const Word* line = g + k * length + i;
-      __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<intptr_t>(line) + AHEAD));
       for (int64_t j = 0; j < LINE; ++j) bad[j] |= static_cast<Word>((line[j] & exponent) == exponent);
     }
   for (int64_t j = 0; j < LINE; ++j) found |= bad[j];
@@ -182,20 +201,60 @@ __attribute__((noinline)) bool any_unfit(const Word* g, int64_t count, Word expo
 }
 
 // Whether any gradient holds a NaN or an infinity.
-template <class Word>
-inline bool unfit(const Work& w, Word exponent) {
+template <class X>
+inline int64_t unfit(const Work& w) {
+  using Bits = typename Exponent<X>::Bits;
   int64_t found = 0;
-  share(w, [&w, &found, exponent](int64_t from, int64_t to) {
-    for (int64_t unit = from; unit < to; ++unit) {
-      if (!w.gradient[w.tensor[unit]]) continue;
-      const Word* g = reinterpret_cast<const Word*>(w.gradient[w.tensor[unit]]) + w.first[unit];
-      if (any_unfit(g, w.count[unit], exponent)) __atomic_store_n(&found, 1, __ATOMIC_RELAXED);
-    }
+  for_runs(w, [&w, &found](int64_t unit, int64_t next) {
+    const Bits* g = reinterpret_cast<const Bits*>(w.gradient[w.tensor[unit]]) + w.first[unit];
+    const int64_t count = w.first[next - 1] + w.count[next - 1] - w.first[unit];
+    if (any_unfit(g, count, Exponent<X>::ALL)) __atomic_store_n(&found, 1, __ATOMIC_RELAXED);
   });
   return found;
 }
 
-extern "C" int64_t unfit_float64(const Work* w) { return unfit<uint64_t>(*w, 0x7ff0000000000000u); }
-extern "C" int64_t unfit_float32(const Work* w) { return unfit<uint32_t>(*w, 0x7f800000u); }
-extern "C" int64_t unfit_bfloat16(const Work* w) { return unfit<uint16_t>(*w, 0x7f80u); }
-extern "C" int64_t unfit_float16(const Work* w) { return unfit<uint16_t>(*w, 0x7c00u); }
+extern "C" int64_t unfit_float64(const Work* w) { return unfit<double>(*w); }
+extern "C" int64_t unfit_float32(const Work* w) { return unfit<float>(*w); }
+extern "C" int64_t unfit_bfloat16(const Work* w) { return unfit<bfloat16>(*w); }
+extern "C" int64_t unfit_float16(const Work* w) { return unfit<float16>(*w); }
+
+// The same of `COUNT` units of as many elements, side by side; and of each the sums that are of gradients alone, to the
+// same bits as a stage makes them.
+template <class Sums, class X, int COUNT>
+inline bool sum_units(const Work& w, int64_t unit, int64_t apart) {
+  using Bits = typename Exponent<X>::Bits;
+  const int64_t n = w.count[unit], tensor = w.tensor[unit];
+  const Word<X>* g[COUNT];
+  double sums[COUNT][Sums::COUNT] = {}, s[Sums::COUNT];
+  Bits bad[BLOCK] = {}, found = 0;
+  for (int64_t k = 0; k < COUNT; ++k)
+    g[k] = reinterpret_cast<const Word<X>*>(w.gradient[tensor]) + w.first[unit + k * apart];
+  const auto block = [&](int64_t k, int64_t at, int64_t length) {
+    Sums::make(length, g[k] + at, s);
+    for (int i = 0; i < Sums::COUNT; ++i) sums[k][i] += s[i];
+    for (int64_t j = 0; j < length; ++j)
+      bad[j] |= static_cast<Bits>((same_bits<Bits>(g[k][at + j]) & Exponent<X>::ALL) == Exponent<X>::ALL);
+  };
+  int64_t at = 0;
+  for (; at + BLOCK <= n; at += BLOCK)
+    for (int64_t k = 0; k < COUNT; ++k) block(k, at, BLOCK);
+  for (int64_t k = 0; k < COUNT && at < n; ++k) block(k, at, n - at);
+  for (int64_t k = 0; k < COUNT; ++k)
+    for (int i = 0; i < Sums::COUNT; ++i) w.sums[Sums::ROWS[i] * w.units + unit + k * apart] = sums[k][i];
+  for (int64_t j = 0; j < BLOCK; ++j) found |= bad[j];
+  return found;
+}
+
+// Whether any gradient holds a NaN or an infinity, with the sums that are of gradients alone made on the way.
+template <class Sums, class X>
+inline int64_t look_and_sum(const Work& w) {
+  int64_t found = 0;
+  for_runs(w, [&w, &found](int64_t unit, int64_t next) {
+    const int64_t whole = next - unit - (w.count[next - 1] != w.count[unit]), apart = whole / STRETCHES;
+    bool bad = false;
+    for (int64_t i = 0; i < apart; ++i) bad |= sum_units<Sums, X, STRETCHES>(w, unit + i, apart);
+    for (int64_t i = unit + STRETCHES * apart; i < next; ++i) bad |= sum_units<Sums, X, 1>(w, i, 0);
+    if (bad) __atomic_store_n(&found, 1, __ATOMIC_RELAXED);
+  });
+  return found;
+}

@@ -94,7 +94,8 @@ class Native(ArenaGradients):
         self.works = [self._work(i) for i in range(len(self.calls))]
         self.given = [ctypes.byref(work) for work in self.works]
         self.functions = [getattr(library, f"call{i}") for i in range(len(self.calls))]
-        self.unfit = getattr(library, f"unfit_{str(layout.dtype).removeprefix('torch.')}")
+        dtype = str(layout.dtype).removeprefix("torch.")
+        self.unfit = getattr(library, "look" if self.calls[0].looked else f"unfit_{dtype}")
         self.unfit.restype = ctypes.c_int64
 
     def _address(self, name: str) -> int:
@@ -105,19 +106,21 @@ class Native(ArenaGradients):
         table, sums, units = self.tables[i], self.sums[i], len(self.units.tensor)
         arrays = (*self.units, self._params.addresses, self.gradient, self.buffers[i], table)
         noise = self.keys.ctypes.data, self._counts.values.data_ptr()
-        return KernelLaunch(0, units, *(x.ctypes.data for x in arrays), 1, 0, sums.ctypes.data, units, 1, *noise)
+        return KernelLaunch(0, units, *(x.ctypes.data for x in arrays), 1, 0, sums.ctypes.data, units, 1, *noise, 0)
 
     def look(self, scanner: GradientScanner) -> bool:
         """See `ArenaGradients.look`; kernels get as many threads as there are now."""
         stayed = super().look(scanner)
         threads = torch.get_num_threads() if self._layout.rows * BLOCK > ALONE else 1
         for work in self.works:
-            work.threads = threads
+            work.threads, work.looked = threads, 0
         return stayed
 
     def is_finite(self) -> bool:
-        """Whether all gradients are."""
-        return not self.unfit(self.given[0])
+        """Whether all gradients are; the update that follows has those sums already that are of them alone."""
+        found = self.unfit(self.given[0])
+        self.works[0].looked = 1
+        return not found
 
     def run(self, i: int, numbers: Sequence[Any], seed: int) -> None:
         """Make call i for all parameters that have a gradient.
