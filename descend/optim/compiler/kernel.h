@@ -75,10 +75,11 @@ struct Work {  // KernelLaunch in compiler/native.py, filled by engine/native.py
   int64_t units, threads;
   const uint64_t* key;      // of the noise of each tensor,
   const double* updates;    // and how many updates it has had
+  const int64_t* layout;    // of each tensor the address of how its gradient lies, 0 where it lies as the weights do
   int64_t looked;           // whether the look at the gradients has made the sums that are of them alone
 };
 
-constexpr int64_t BLOCK = 64;
+constexpr int64_t BLOCK = 64, UNIT = 1 << 14;  // as in layout.py
 
 // The sum of N elements by halves. Vectors by name: of a loop over a row that grows shorter, GCC 12 makes none.
 template <int N, class T>
@@ -114,6 +115,49 @@ inline double total(const Work& w, int64_t i, int64_t tensor) {
   double sum = 0;
   for (int64_t unit = w.border[tensor]; unit < w.border[tensor + 1]; ++unit) sum += w.sums[i * w.units + unit];
   return sum;
+}
+
+// Copies elements of a gradient into the order of the weights. The layout is the number of dimensions, their sizes and
+// their strides in elements, from the dimension that is outermost in the weights to the innermost. Some columns of all
+// rows are copied before the next columns: a cache line of the gradient often holds elements of several rows.
+template <class Word>
+inline void gather(const int64_t* layout, const Word* g, int64_t first, int64_t count, Word* room) {
+  constexpr int64_t ROWS = 64, COLUMNS = 32, LINE = 64 / sizeof(Word);
+  const int64_t last = layout[0] - 1, *size = layout + 1, *stride = size + layout[0];
+  const int64_t length = size[last], step = stride[last], end = first + count;
+  const Word* from[ROWS];  // where each row begins
+  for (int64_t low = first, high; low < end; low = high) {  // the first and the last row may not be wanted whole
+    const int64_t begin = low - low % length, rows = std::min(ROWS, (end - begin + length - 1) / length);
+    high = std::min(end, begin + rows * length);
+    for (int64_t r = 0; r < rows; ++r) {
+      int64_t rest = begin / length + r;
+      from[r] = g;
+      for (int64_t d = last - 1; d >= 0; rest /= size[d--]) from[r] += rest % size[d] * stride[d];
+    }
+    // Rows of a convolution's gradient lie within each other, where the processor's prefetching follows no single one.
+    const Word* const lowest = *std::min_element(from, from + rows);
+    const Word* const highest = *std::max_element(from, from + rows) + (length - 1) * step;
+    if (highest - lowest < 2 * rows * length)
+      for (const Word* line = lowest; line < highest; line += LINE) __builtin_prefetch(line);
+    const int64_t left = rows > 1 ? 0 : low - begin, right = rows > 1 ? length : high - begin;
+    for (int64_t column = left; column < right; column += COLUMNS)
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t row = begin + r * length;
+        const int64_t a = std::max(column, low - row), b = std::min({column + COLUMNS, length, high - row});
+        for (int64_t i = a; i < b; ++i) room[row + i - first] = from[r][i * step];
+      }
+  }
+}
+
+// The gradient of a unit, its elements in the order of the weights; until the thread asks for the next one.
+template <class X>
+inline const Word<X>* gradient_of(const Work& w, int64_t unit) {
+  const int64_t tensor = w.tensor[unit];
+  const Word<X>* g = reinterpret_cast<const Word<X>*>(w.gradient[tensor]);
+  if (!w.layout[tensor]) return g + w.first[unit];
+  alignas(64) static thread_local Word<X> room[UNIT];
+  gather(reinterpret_cast<const int64_t*>(w.layout[tensor]), g, w.first[unit], w.count[unit], room);
+  return room;
 }
 
 // Calls each(from, to) in every thread, with the units that are its own.
@@ -217,7 +261,7 @@ __attribute__((noinline)) bool any_unfit(const Word* g, int64_t count, Word expo
   return found;
 }
 
-// Whether any gradient holds a NaN or an infinity.
+// Whether any gradient holds a NaN or an infinity. Their elements are read as they lie.
 template <class X>
 inline int64_t unfit(const Work& w) {
   using Bits = typename Exponent<X>::Bits;
@@ -240,12 +284,12 @@ extern "C" int64_t unfit_float16(const Work* w) { return unfit<float16>(*w); }
 template <class Sums, class X, int COUNT>
 inline bool sum_units(const Work& w, int64_t unit, int64_t apart) {
   using Bits = typename Exponent<X>::Bits;
-  const int64_t n = w.count[unit], tensor = w.tensor[unit];
+  const int64_t n = w.count[unit];
   const Word<X>* g[COUNT];
   double sums[COUNT][Sums::COUNT] = {}, s[Sums::COUNT];
   Bits bad[BLOCK] = {}, found = 0;
   for (int64_t k = 0; k < COUNT; ++k)
-    g[k] = reinterpret_cast<const Word<X>*>(w.gradient[tensor]) + w.first[unit + k * apart];
+    g[k] = gradient_of<X>(w, unit + k * apart);
   const auto block = [&](int64_t k, int64_t at, int64_t length) {
     Sums::make(length, g[k] + at, s);
     for (int i = 0; i < Sums::COUNT; ++i) sums[k][i] += s[i];
@@ -267,7 +311,8 @@ template <class Sums, class X>
 inline int64_t look_and_sum(const Work& w) {
   int64_t found = 0;
   for_runs(w, [&w, &found](int64_t unit, int64_t next) {
-    const int64_t whole = next - unit - (w.count[next - 1] != w.count[unit]), apart = whole / STRETCHES;
+    const int64_t whole = next - unit - (w.count[next - 1] != w.count[unit]);
+    const int64_t apart = w.layout[w.tensor[unit]] ? 0 : whole / STRETCHES;
     bool bad = false;
     for (int64_t i = 0; i < apart; ++i) bad |= sum_units<Sums, X, STRETCHES>(w, unit + i, apart);
     for (int64_t i = unit + STRETCHES * apart; i < next; ++i) bad |= sum_units<Sums, X, 1>(w, i, 0);

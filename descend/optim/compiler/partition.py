@@ -119,9 +119,7 @@ def _read_old(kernel: Kernel, name: str, stage: Mapping[str, int], k: int) -> bo
 def _kernel(text: Trace, news: Mapping[str, int], stage: Mapping[str, int], k: int) -> Kernel:
     stored = {news[name]: name for name, at_stage in stage.items() if at_stage < k}
     writes = {name: news[name] for name, at_stage in stage.items() if at_stage == k}
-    sums = tuple(
-        at for at, op in enumerate(text.ops) if op.name in ("norm", "total") and op.stage == k + 1
-    )
+    sums = tuple(at for at, op in enumerate(text.ops) if op.name in ("norm", "total") and op.stage == k + 1)
     return _kernel_of(text, stored, writes, sums)
 
 

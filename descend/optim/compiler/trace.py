@@ -31,7 +31,18 @@ from descend.optim.rules.base import MEANS
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-__all__ = ["FUNCTIONS", "STATE", "Kind", "Op", "Ref", "Trace", "Untraceable", "trace", "trace_matrices"]
+__all__ = [
+    "FUNCTIONS",
+    "STATE",
+    "Kind",
+    "Op",
+    "Ref",
+    "Trace",
+    "Untraceable",
+    "late_reductions",
+    "trace",
+    "trace_matrices",
+]
 
 Kind = Literal["element", "row", "column", "matrix", "number"]
 
