@@ -191,8 +191,9 @@ inline void share(const Work& w, Each each) {
 using Stage = void (*)(const Work& w, int64_t from, int64_t to);
 
 // All stages for all units whose tensor has a gradient. A tensor that is one thread's alone goes through them one after
-// the other, while it is in the cache; for those that are cut, threads wait for each other between stages. It goes
-// backwards: the check of the gradients went forwards and left the last of them in the cache.
+// the other, while it is in the cache; for those that are cut, threads wait for each other between stages, which takes
+// longer than what a cache would save if all threads shared every tensor. The last tensors come first: the look at the
+// gradients has left theirs in the cache.
 template <int COUNT>
 inline void update(const Work& w, const Stage (&stages)[COUNT]) {
   share(w, [&w, &stages](int64_t from, int64_t to) {
@@ -242,10 +243,10 @@ template <> struct Exponent<float> { using Bits = uint32_t; static constexpr Bit
 template <> struct Exponent<bfloat16> { using Bits = uint16_t; static constexpr Bits ALL = 0x7f80u; };
 template <> struct Exponent<float16> { using Bits = uint16_t; static constexpr Bits ALL = 0x7c00u; };
 
-// Whether consecutive elements hold a NaN or an infinity. To wait for memory is all the work here, and the processor's own
-// prefetching ends with each page of 4 KiB. So several long stretches are read side by side: in a single one a core reads
-// fewer bytes a second. What was found is kept by place in the line, which makes vectors of it; inlined into a loop, GCC
-// 12 makes slower ones.
+// Whether consecutive elements hold a NaN or an infinity. To wait for memory is all the work here, and the processor's
+// own prefetching ends with each page of 4 KiB. So several long stretches are read side by side: in a single one, or in
+// short ones, a core reads fewer bytes a second. What was found is kept by place in the line, which makes vectors of it;
+// inlined into a loop, GCC 12 makes slower ones.
 template <class Word>
 __attribute__((noinline)) bool any_unfit(const Word* g, int64_t count, Word exponent) {
   constexpr int64_t LINE = 64 / sizeof(Word);

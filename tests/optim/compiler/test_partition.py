@@ -50,7 +50,7 @@ def test_a_norm_ends_a_kernel():
     assert second.writes == {"p": 3}
 
 
-def test_sums_of_the_gradient_alone_are_told_apart():
+def test_sums_of_the_gradient_alone_are_found():
     """Of ‖g‖, ‖p‖, ‖g + p‖ and ‖2 g‖: the first alone needs neither a buffer nor a number beside the gradient."""
     text = trace_of(
         element("input", "g"),
