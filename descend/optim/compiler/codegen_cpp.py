@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.optim.compiler.partition import Kernel, needed, partition
+from descend.optim.compiler.partition import Kernel, needed, of_gradient, partition, without_sums
 from descend.optim.compiler.trace import Op, Ref, Trace, Untraceable
 
 if TYPE_CHECKING:
@@ -178,6 +178,12 @@ class Call:
         return tuple(name for kernel in self.kernels for name in kernel.held)
 
     @functools.cached_property
+    def looked(self) -> tuple[int, ...]:
+        """Those of its sums that are of the gradient alone, which a look at the gradients makes on the way."""
+        made = of_gradient(self.kernels[0].text).sums
+        return made if set(made) <= set(self.kernels[0].sums) else ()
+
+    @functools.cached_property
     def sums(self) -> tuple[int, ...]:
         """Places of the reductions of each kernel, one after the other."""
         return tuple(at for kernel in self.kernels for at in kernel.sums)
@@ -219,17 +225,45 @@ def emit_cpp(text: Trace, dtype: str, low: str | None) -> str:
 
 def _function(i: int, call: Call) -> Iterator[str]:
     names = [f"stage{i}_{k}" for k in range(len(call.kernels))]
-    for name, kernel in zip(names, call.kernels, strict=True):
-        yield from _stage(name, call, kernel)
+    for k, kernel in enumerate(call.kernels):
+        yield from _stage(names[k], call, k, kernel)
+    looked: list[str] = []  # the stages of an update whose look at the gradients has made sums
+    if call.looked:
+        rest = without_sums(call.kernels[0], call.looked)
+        if rest.writes or rest.sums:
+            yield from _stage("after_look", call, 0, rest)
+            looked.append("after_look")
+        looked += names[1:]
     yield f'extern "C" void call{i}(const Work* w) {{'
-    yield f"  static const Stage stages[] = {{{', '.join(names)}}};"
-    yield "  update(*w, stages);"
+    if call.looked:
+        yield f"  if (w->looked) {{ {_run(looked)}return; }}"
+    yield f"  {_run(names)}"
     yield "}"
+    if call.looked:
+        yield from _look(call)
 
 
-def _stage(name: str, call: Call, kernel: Kernel) -> Iterator[str]:
-    """The functions of one kernel: a pass over one unit; and its numbers, with the walk over some units."""
-    k, ops = call.kernels.index(kernel), kernel.text.ops
+def _run(stages: list[str]) -> str:
+    return f"static const Stage stages[] = {{{', '.join(stages)}}}; update(*w, stages); " if stages else ""
+
+
+def _look(call: Call) -> Iterator[str]:
+    """The look at the gradients that makes the sums which are of them alone."""
+    kernel = of_gradient(call.kernels[0].text)
+    rows = [str(call.sums.index(at)) for at in kernel.sums]
+    yield from _unit("look", kernel)
+    yield "struct Sums {"
+    yield f"  static constexpr int COUNT = {len(rows)};"
+    yield f"  static constexpr int64_t ROWS[COUNT] = {{{', '.join(rows)}}};"
+    given = ["n", "g", *(f"s[{i}]" for i in range(len(rows)))]
+    yield f"  static void make(int64_t n, const Word<L>* g, double* s) {{ look_unit({', '.join(given)}); }}"
+    yield "};"
+    yield 'extern "C" int64_t look(const Work* w) { return look_and_sum<Sums, L>(*w); }'
+
+
+def _unit(name: str, kernel: Kernel) -> Iterator[str]:
+    """The function of one kernel that passes over one unit."""
+    ops = kernel.text.ops
     pointers = [f"{type_of(buffer)}* __restrict b{i}" for i, buffer in enumerate(kernel.held)]
     numbers = [f"{kind_of(ops[at])} x{at}" for at in kernel.numbers]
     sums = [f"double& s{i}" for i in range(len(kernel.sums))]
@@ -237,22 +271,27 @@ def _stage(name: str, call: Call, kernel: Kernel) -> Iterator[str]:
     yield f"static inline void {name}_unit({', '.join(['int64_t n', *pointers, *numbers, *sums, *place])}) {{"
     yield from _loops(kernel, list(_element(kernel)))
     yield "}"
+
+
+def _stage(name: str, call: Call, k: int, kernel: Kernel) -> Iterator[str]:
+    """The functions of kernel k of a call: a pass over one unit; and its numbers, with the walk over some units."""
+    ops = kernel.text.ops
+    yield from _unit(name, kernel)
     yield f"static void {name}(const Work& w, int64_t from, int64_t to) {{"
     yield "  const int64_t tensor = w.tensor[from];"
     yield from (f"  {kind_of(ops[at])} y{at};" for at in kernel.numbers)
     yield "  {"
     yield from (f"    {line}" for line in _numbers(call, kernel))
     yield "  }"
-    # There and back: what a stage saw last is in the cache when the next one begins.
-    yield "  for (int64_t i = 0; i < to - from; ++i) {"
-    yield f"    const int64_t unit = {'from + i' if k % 2 else 'to - 1 - i'};"
+    # Forwards, as processors prefetch: there and back would find more in the cache, and takes longer all the same.
+    yield "  for (int64_t unit = from; unit < to; ++unit) {"
     yield "    const int64_t at = w.start[tensor] + w.first[unit];"
     weights = "w" if "w" in kernel.text.outputs else "p"
     buffers_before = sum(len(before.held) for before in call.kernels[:k])
-    sums_before = sum(len(before.sums) for before in call.kernels[:k])
-    given = [_pointer(buffers_before + i, buffer, weights) for i, buffer in enumerate(kernel.held)]
+    places = [buffers_before + call.kernels[k].held.index(buffer) for buffer in kernel.held]
+    given = [_pointer(i, buffer, weights) for i, buffer in zip(places, kernel.held, strict=True)]
     given += [f"y{at}" for at in kernel.numbers]
-    given += [f"w.sums[{sums_before + i} * w.units + unit]" for i in range(len(kernel.sums))]
+    given += [f"w.sums[{call.sums.index(at)} * w.units + unit]" for at in kernel.sums]
     if kernel.noises:
         given += ["w.first[unit] / BLOCK", "w.key[tensor]", "static_cast<uint32_t>(w.updates[tensor] + 1)"]
     yield f"    {name}_unit({', '.join(['w.count[unit]', *given])});"
@@ -295,9 +334,10 @@ def store(name: str, x: str) -> str:
 
 def _pointer(i: int, name: str, weights: str) -> str:
     """Gradients and the weights that torch holds lie anywhere, all else in the arena."""
-    if name in ("g", weights):
-        place = "gradient" if name == "g" else "weights"
-        return f"reinterpret_cast<{type_of(name)}*>(w.{place}[tensor]) + w.first[unit]"
+    if name == "g":
+        return "gradient_of<L>(w, unit)"
+    if name == weights:
+        return f"reinterpret_cast<{type_of(name)}*>(w.weights[tensor]) + w.first[unit]"
     return f"reinterpret_cast<{type_of(name)}*>(w.buffer[{i}]) + at"
 
 

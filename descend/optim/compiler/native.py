@@ -49,6 +49,8 @@ class KernelLaunch(ctypes.Structure):
         ("threads", ctypes.c_int64),
         ("key", ctypes.c_void_p),
         ("updates", ctypes.c_void_p),
+        ("layout", ctypes.c_void_p),
+        ("looked", ctypes.c_int64),
     )
 
 

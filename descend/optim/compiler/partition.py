@@ -19,13 +19,24 @@ from torch import Tensor
 from descend.optim.compiler.trace import FUNCTIONS, Op, Ref, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
 
 ARITHMETIC: Mapping[str, Callable[[float, float], Any]] = {
     f"operator.{name}": getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow")
 }
 
-__all__ = ["Kernel", "block_sums", "carry_out", "elements", "needed", "numbers", "partition", "placed"]
+__all__ = [
+    "Kernel",
+    "block_sums",
+    "carry_out",
+    "elements",
+    "needed",
+    "numbers",
+    "of_gradient",
+    "partition",
+    "placed",
+    "without_sums",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +119,12 @@ def _read_old(kernel: Kernel, name: str, stage: Mapping[str, int], k: int) -> bo
 def _kernel(text: Trace, news: Mapping[str, int], stage: Mapping[str, int], k: int) -> Kernel:
     stored = {news[name]: name for name, at_stage in stage.items() if at_stage < k}
     writes = {name: news[name] for name, at_stage in stage.items() if at_stage == k}
-    sums = tuple(
-        at for at, op in enumerate(text.ops) if op.name in ("norm", "total") and text.ops[op.refs[0]].stage == k
-    )
+    sums = tuple(at for at, op in enumerate(text.ops) if op.name in ("norm", "total") and op.stage == k + 1)
+    return _kernel_of(text, stored, writes, sums)
+
+
+def _kernel_of(text: Trace, stored: Mapping[int, str], writes: Mapping[str, int], sums: tuple[int, ...]) -> Kernel:
+    """The kernel that makes these writes and sums, given the values that are in a buffer beside the inputs."""
     roots = [*writes.values(), *(text.ops[at].refs[0] for at in sums)]
     # Down to values that are in a buffer, and to numbers.
     below = needed(text.ops, roots, lambda at: at in stored or text.ops[at].kind == "number")
@@ -121,6 +135,20 @@ def _kernel(text: Trace, news: Mapping[str, int], stage: Mapping[str, int], k: i
     used = {ref for at in elements if at not in loads for ref in text.ops[at].refs}
     outer = tuple(sorted(ref for ref in {*used, *roots} if text.ops[ref].kind == "number"))
     return Kernel(text, {at: n for at, n in loads.items() if at in elements}, writes, sums, outer, tuple(elements))
+
+
+def of_gradient(text: Trace) -> Kernel:
+    """The kernel of those sums that are of the gradient and of nothing else, not even a number; it may have none."""
+    first = partition(text)[0]
+    kernels = {at: _kernel_of(text, {}, {}, (at,)) for at in first.sums}
+    alone = tuple(at for at, kernel in kernels.items() if kernel.buffers == ("g",) and not kernel.numbers)
+    return _kernel_of(text, {}, {}, alone)
+
+
+def without_sums(kernel: Kernel, known: Container[int]) -> Kernel:
+    """A kernel without those of its sums that are known already, and without what only they read."""
+    stored = {at: name for at, name in kernel.loads.items() if kernel.text.ops[at].name != "input"}
+    return _kernel_of(kernel.text, stored, kernel.writes, tuple(at for at in kernel.sums if at not in known))
 
 
 def needed(ops: tuple[Op, ...], roots: Iterable[int], is_given: Callable[[int], bool]) -> list[int]:

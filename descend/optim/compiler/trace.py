@@ -19,7 +19,7 @@ import json
 import math
 import operator
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
@@ -31,7 +31,18 @@ from descend.optim.rules.base import MEANS
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-__all__ = ["FUNCTIONS", "STATE", "Kind", "Op", "Ref", "Trace", "Untraceable", "trace", "trace_matrices"]
+__all__ = [
+    "FUNCTIONS",
+    "STATE",
+    "Kind",
+    "Op",
+    "Ref",
+    "Trace",
+    "Untraceable",
+    "late_reductions",
+    "trace",
+    "trace_matrices",
+]
 
 Kind = Literal["element", "row", "column", "matrix", "number"]
 
@@ -339,7 +350,52 @@ def trace(settings: Any, low_precision: bool) -> Trace:
     """
     if settings.rule.whole_tensor:
         raise Untraceable("it needs the shape of its tensor")
-    return _trace(settings, _Script(), low_precision, (2, 3), lambda shape: "element" if shape else "number", ())
+    made = _trace(settings, _Script(), low_precision, (2, 3), lambda shape: "element" if shape else "number", ())
+    return replace(made, ops=late_reductions(made.ops, made.outputs.values()))
+
+
+def late_reductions(ops: tuple[Op, ...], outputs: Iterable[int]) -> tuple[Op, ...]:
+    """The operations with each norm and total in the last stage before its use that reads what it sums anyway.
+
+    A stage that sums nothing else of some buffer then need not read that buffer.
+    """
+    use = _uses(ops)
+    held = [_inputs_of(ops, at) if op.kind == "element" else frozenset[int]() for at, op in enumerate(ops)]
+    stages = [op.stage for op in ops]
+    outer = {at for at in outputs if ops[at].kind == "element"}
+    for at, op in enumerate(ops):
+        if op.name in ("norm", "total"):
+            wanted = use[at]
+            others = [i for i, o in enumerate(ops) if o.name in ("norm", "total") and i != at and stages[i] == wanted]
+            roots = [*(ops[i].refs[0] for i in others), *(i for i in outer if ops[i].stage == wanted - 1)]
+            if wanted > op.stage and held[op.refs[0]] <= frozenset[int]().union(*(held[i] for i in roots)):
+                stages[at] = wanted
+        elif op.kind == "number" and op.refs:
+            stages[at] = max(stages[ref] for ref in op.refs)
+    return tuple(replace(op, stage=stage) if op.stage != stage else op for op, stage in zip(ops, stages, strict=True))
+
+
+def _uses(ops: tuple[Op, ...]) -> list[int]:
+    """Of each number the first stage in which elements are computed from it, its own stage where none are."""
+    first: dict[int, int] = {}
+    for at in reversed(range(len(ops))):
+        op = ops[at]
+        stage = op.stage if op.kind != "number" else first.get(at)
+        if stage is not None and op.name not in ("norm", "total"):
+            for ref in op.refs:
+                first[ref] = min(stage, first.get(ref, stage))
+    return [first.get(at, op.stage) for at, op in enumerate(ops)]
+
+
+def _inputs_of(ops: tuple[Op, ...], at: int) -> frozenset[int]:
+    """The inputs of elements that a value is computed from."""
+    seen, todo = set[int](), [at]
+    while todo:
+        i = todo.pop()
+        if i not in seen and ops[i].kind == "element":
+            seen.add(i)
+            todo += ops[i].refs
+    return frozenset(i for i in seen if ops[i].name == "input")
 
 
 def trace_matrices(settings: Any, dtype: torch.dtype, low_precision: bool, dims: int) -> Trace:

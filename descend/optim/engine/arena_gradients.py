@@ -51,13 +51,13 @@ class ArenaGradients:
         self.copies.clear()
         if seen & ODD:
             for i in np.flatnonzero(self.gradient == -1).tolist():
-                self.gradient[i] = self._copied(i)
+                self.gradient[i] = self._in_order(i)
         self.absent = tuple(np.flatnonzero(self.gradient == 0).tolist()) if seen & ABSENT else ()
         return not seen & MOVED
 
     @torch.no_grad()
-    def _copied(self, i: int) -> int:
-        """Address of a copy of gradient i with its elements in the order of the parameter."""
+    def _in_order(self, i: int) -> int:
+        """Address of gradient i, which lies otherwise than the parameter: of a copy in the parameter's order."""
         slot = self._layout.slots[i]
         g = slot.param.grad
         assert g is not None

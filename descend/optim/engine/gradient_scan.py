@@ -104,8 +104,14 @@ def _address(p: Tensor) -> int:
     if g is None or not p.requires_grad:
         return 0
     plain = type(g) in PLAIN_TYPES and g.layout is torch.strided and not g.is_neg()
-    alike = plain and g.dtype is p.dtype and g.device == p.device and g.shape == p.shape and g.stride() == p.stride()
-    return g.data_ptr() if alike else -1
+    alike = plain and g.dtype is p.dtype and g.device == p.device and g.shape == p.shape
+    return g.data_ptr() if alike and _strides_alike(g, p) else -1
+
+
+def _strides_alike(g: Tensor, p: Tensor) -> bool:
+    """Whether strides agree in the dimensions that have more than one element."""
+    strides = zip(g.shape, g.stride(), p.stride(), strict=True)
+    return g.stride() == p.stride() or all(one == other for size, one, other in strides if size != 1)
 
 
 class ScannerLibrary(GradientScanner):
@@ -192,6 +198,8 @@ def check_scanner(scanner: GradientScanner) -> str:
         params[2].requires_grad_(False)
         params[4].grad = torch.ones(6, 4, dtype=dtype, device="cpu")[3:]  # begins within its storage
         params[5].grad = torch.ones_like(params[5])
+        params.append(torch.zeros(3, 4, 1, 1, dtype=dtype, device="cpu").requires_grad_())
+        params[6].grad = torch.ones_like(params[6], memory_format=torch.channels_last)  # lies alike by other strides
         beside = TensorList([torch.zeros(2, device="cpu")])
         known, expected = TensorList(params), TensorList(params)
         if scanner.look(known, beside) != GradientScanner().look(expected, beside):

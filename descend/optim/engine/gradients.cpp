@@ -46,11 +46,19 @@ static int64_t address_of(const c10::TensorImpl* x) {
   return storage ? reinterpret_cast<int64_t>(storage->data()) + bytes : 0;
 }
 
+// Whether strides agree in the dimensions that have more than one element.
+static bool strides_alike(const c10::TensorImpl* g, const c10::TensorImpl* p) {
+  if (g->strides() == p->strides()) return true;
+  for (size_t i = 0; i < p->sizes().size(); ++i)
+    if (p->sizes()[i] != 1 && g->strides()[i] != p->strides()[i]) return false;
+  return true;
+}
+
 // Whether a gradient can be read as it lies: of the kind of the weights, and in their order.
 static bool lies_alike(const c10::TensorImpl* g, const c10::TensorImpl* p) {
   // The keys say on which kind of device a tensor lies, that it is dense, and that it is not a subclass.
   return g->key_set() == p->key_set() && g->dtype() == p->dtype() && g->sizes() == p->sizes() &&
-         g->strides() == p->strides();
+         strides_alike(g, p);
 }
 
 // All that each(i) says of any tensor of one of several equal parts.

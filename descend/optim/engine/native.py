@@ -7,6 +7,7 @@ whether large or small, so a step copies nothing. A kernel works through *units*
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from descend.optim.compiler.layout import BLOCK, UNIT
 from descend.optim.compiler.native import KernelLaunch
 from descend.optim.engine.arena_gradients import ArenaGradients
 from descend.optim.engine.noise import key_of
+from descend.optim.engine.parameter_checks import PLAIN_TYPES, is_dense
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,12 +28,13 @@ if TYPE_CHECKING:
 
     from descend.optim.compiler.trace import Trace
     from descend.optim.engine.arena_buffers import ArenaBuffers
-    from descend.optim.engine.arena_layout import ArenaLayout
+    from descend.optim.engine.arena_layout import ArenaLayout, Slot
     from descend.optim.engine.gradient_scan import GradientScanner, TensorList
     from descend.optim.engine.step_counts import StepCounts
 
 __all__ = ["Native"]
 
+NEAR = 4 * UNIT  # elements within which those of a unit lie, where kernels put them in order: they fit a core's cache
 ALONE = 2**15  # elements that one thread updates sooner than several do; torch has the same limit
 
 
@@ -63,6 +66,30 @@ class Units(NamedTuple):
         return Units(tensor, first, elements, borders, start)
 
 
+def _layout_of(slot: Slot, g: Tensor) -> NDArray[np.int64] | None:
+    """How a gradient lies, as `gather` in kernel.h has it; None where the elements of a unit lie too far apart for it.
+
+    Dimensions that can be counted as one are.
+    """
+    dims: list[tuple[int, int]] = []
+    for i in slot.order:
+        size, stride = g.shape[i], g.stride(i)
+        if dims and dims[-1][1] == size * stride:
+            size *= dims.pop()[0]
+        if size > 1:
+            dims.append((size, stride))
+    # The innermost dimensions that lie together: a unit's elements are in few such pieces, each read as a whole.
+    inner = [dims[i:] for i in reversed(range(len(dims)))]
+    together = next(
+        math.prod(n for n, _ in some)
+        for some in inner
+        if sum((n - 1) * s for n, s in some) + 1 == math.prod(n for n, _ in some)
+    )
+    if together > NEAR:
+        return None
+    return np.array([len(dims), *(size for size, _ in dims), *(stride for _, stride in dims)], dtype=np.int64)
+
+
 class Native(ArenaGradients):
     """Addresses and numbers of an arena for its compiled kernels, written before each call.
 
@@ -87,6 +114,10 @@ class Native(ArenaGradients):
         self.calls = calls(trace)
         self._draws = trace.draws
         self._seed: int | None = None
+        self.layouts = np.zeros(len(layout.slots), dtype=np.int64)
+        self._strides: dict[
+            int, tuple[tuple[int, ...], NDArray[np.int64] | None]
+        ] = {}  # of gradients that lie otherwise
         self.keys = np.zeros(len(layout.slots), dtype=np.uint64)  # of the noise of each parameter under `_seed`
         self.buffers = [np.array([self._address(name) for name in call.buffers], dtype=np.int64) for call in self.calls]
         self.tables = [np.zeros((max(1, len(call.given)), 1)) for call in self.calls]
@@ -94,7 +125,8 @@ class Native(ArenaGradients):
         self.works = [self._work(i) for i in range(len(self.calls))]
         self.given = [ctypes.byref(work) for work in self.works]
         self.functions = [getattr(library, f"call{i}") for i in range(len(self.calls))]
-        self.unfit = getattr(library, f"unfit_{str(layout.dtype).removeprefix('torch.')}")
+        dtype = str(layout.dtype).removeprefix("torch.")
+        self.unfit = getattr(library, "look" if self.calls[0].looked else f"unfit_{dtype}")
         self.unfit.restype = ctypes.c_int64
 
     def _address(self, name: str) -> int:
@@ -104,20 +136,39 @@ class Native(ArenaGradients):
     def _work(self, i: int) -> KernelLaunch:
         table, sums, units = self.tables[i], self.sums[i], len(self.units.tensor)
         arrays = (*self.units, self._params.addresses, self.gradient, self.buffers[i], table)
-        noise = self.keys.ctypes.data, self._counts.values.data_ptr()
-        return KernelLaunch(0, units, *(x.ctypes.data for x in arrays), 1, 0, sums.ctypes.data, units, 1, *noise)
+        beside = self.keys.ctypes.data, self._counts.values.data_ptr(), self.layouts.ctypes.data
+        return KernelLaunch(0, units, *(x.ctypes.data for x in arrays), 1, 0, sums.ctypes.data, units, 1, *beside, 0)
 
     def look(self, scanner: GradientScanner) -> bool:
         """See `ArenaGradients.look`; kernels get as many threads as there are now."""
+        self.layouts[:] = 0
         stayed = super().look(scanner)
         threads = torch.get_num_threads() if self._layout.rows * BLOCK > ALONE else 1
         for work in self.works:
-            work.threads = threads
+            work.threads, work.looked = threads, 0
         return stayed
 
+    def _in_order(self, i: int) -> int:
+        """See `ArenaGradients`; kernels read a gradient without gaps where it lies, whatever the order."""
+        slot = self._layout.slots[i]
+        g = slot.param.grad
+        assert g is not None
+        kind = type(g) in PLAIN_TYPES and g.layout is torch.strided and g.dtype == slot.param.dtype and not g.is_neg()
+        if not kind or g.shape != slot.param.shape or g.device != slot.param.device or not is_dense(g):
+            return super()._in_order(i)
+        known = self._strides.get(i)
+        if known is None or known[0] != g.stride():
+            known = self._strides[i] = (g.stride(), _layout_of(slot, g))
+        if known[1] is None:
+            return super()._in_order(i)
+        self.layouts[i] = known[1].ctypes.data
+        return g.data_ptr()
+
     def is_finite(self) -> bool:
-        """Whether all gradients are."""
-        return not self.unfit(self.given[0])
+        """Whether all gradients are; the update that follows has those sums already that are of them alone."""
+        found = self.unfit(self.given[0])
+        self.works[0].looked = 1
+        return not found
 
     def run(self, i: int, numbers: Sequence[Any], seed: int) -> None:
         """Make call i for all parameters that have a gradient.

@@ -123,7 +123,9 @@ def run(library: ctypes.CDLL, kernel: Any, given: dict[str, Tensor], number: flo
     held = buffers["w" if "w" in kernel.text.outputs else "p"].data_ptr()
     fields = [[0], [0], [count], [0, 1], [0], [held], [given["g"].data_ptr()], [x.data_ptr() for x in buffers.values()]]
     arrays = [*(np.array(field, dtype=np.int64) for field in fields), np.array([number])]
-    library.call0(ctypes.byref(KernelLaunch(0, 1, *(x.ctypes.data for x in arrays), 1, 0, None, 1, 1)))
+    alike = np.zeros(1, dtype=np.int64)
+    after = (1, 0, None, 1, 1, None, None, alike.ctypes.data)
+    library.call0(ctypes.byref(KernelLaunch(0, 1, *(x.ctypes.data for x in arrays), *after)))
     return buffers
 
 

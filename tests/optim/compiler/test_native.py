@@ -37,7 +37,7 @@ def test_precision_flags_and_vectors_are_part_of_the_key(monkeypatch):
 
 
 def test_the_struct_has_the_fields_of_the_header():
-    """Fifteen fields of eight bytes each, in the order of the same struct in kernel.h."""
+    """All fields of eight bytes each, in the order of the same struct in kernel.h."""
     header = Path(native.__file__).with_name("kernel.h").read_text()
     struct = header.split("struct Work {")[1].split("};")[0]
     code = " ".join(line.split("//")[0] for line in struct.splitlines())

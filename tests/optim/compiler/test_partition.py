@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from descend.optim.compiler.partition import Kernel, block_sums, elements, needed, numbers, partition
+from descend.optim.compiler.partition import (
+    Kernel,
+    block_sums,
+    elements,
+    needed,
+    numbers,
+    of_gradient,
+    partition,
+    without_sums,
+)
 from descend.optim.compiler.trace import Op, Ref, Trace
 
 
@@ -39,6 +48,29 @@ def test_a_norm_ends_a_kernel():
     assert (first.buffers, first.sums, first.numbers) == (("g",), (2,), ())
     assert (second.buffers, second.sums, second.numbers) == (("p",), (), (2,))
     assert second.writes == {"p": 3}
+
+
+def test_sums_of_the_gradient_alone_are_found():
+    """Of ‖g‖, ‖p‖, ‖g + p‖ and ‖2 g‖: the first alone needs neither a buffer nor a number beside the gradient."""
+    text = trace_of(
+        element("input", "g"),
+        element("input", "p"),
+        number("norm", Ref(0), stage=1),
+        number("norm", Ref(1), stage=1),
+        element("operator.add", Ref(0), Ref(1)),
+        number("norm", Ref(4), stage=1),
+        number("input", "lr"),
+        element("operator.mul", Ref(0), Ref(6)),
+        number("norm", Ref(7), stage=1),
+        element("operator.mul", Ref(1), Ref(2), stage=1),
+        p=9,
+    )
+    assert of_gradient(text).sums == (2,)
+    first = partition(text)[0]
+    assert first.sums == (2, 3, 5, 8)
+    assert without_sums(first, (2, 5, 8)).sums == (3,)
+    assert without_sums(first, (2, 5, 8)).buffers == ("p",)
+    assert without_sums(first, (2,)).buffers == ("g", "p")
 
 
 def test_two_buffers_that_change_places_are_written_by_one_kernel_that_reads_both():

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from descend.optim.compiler.partition import numbers, partition
-from descend.optim.compiler.trace import Untraceable, from_structure, trace
+from descend.optim.compiler.trace import Op, Ref, Untraceable, from_structure, late_reductions, trace
 from descend.optim.engine.settings import GroupSettings
-from descend.optim.rules import ALL_RULES, DCASGD, LAMB, LARS, Adam, Rule
+from descend.optim.rules import ALL_RULES, DCASGD, LAMB, LANS, LARS, Adam, Rule
 
 
 def settings(rule: Rule, **changed: Any) -> GroupSettings:
@@ -57,6 +57,31 @@ def test_lamb_takes_two_passes_and_the_second_reads_no_gradient() -> None:
     assert len(first.sums) == 2
     assert set(second.buffers) == {"p", "s.m", "s.v"}
     assert len(partition(trace(settings(LARS()), False))) == 2
+
+
+def test_a_norm_is_taken_where_what_it_sums_is_read_anyway() -> None:
+    """LANS needs ‖p‖ in its last pass, and the one before reads p for ‖u₁‖; LAMB and LARS need it in the next one."""
+    first, second, third = partition(trace(settings(LANS()), False))
+    assert (first.buffers, len(first.sums)) == (("g",), 1)
+    assert (set(second.buffers), len(second.sums)) == ({"g", "p", "s.m", "s.v"}, 3)
+    assert not third.sums
+
+
+@pytest.mark.parametrize(("read", "stage"), [(0, 1), (1, 2)])  # g or p
+def test_a_norm_of_what_the_pass_before_its_use_does_not_read_is_taken_early(read: int, stage: int) -> None:
+    """‖p‖ and ‖‖g‖ (g + x)‖ are needed in the third pass; x is g or p."""
+    ops = (
+        Op("input", ("g",), (), "element", 0),
+        Op("input", ("p",), (), "element", 0),
+        Op("norm", (Ref(0),), (), "number", 1),
+        Op("norm", (Ref(1),), (), "number", 1),
+        Op("operator.add", (Ref(0), Ref(read)), (), "element", 0),
+        Op("operator.mul", (Ref(2), Ref(4)), (), "element", 1),
+        Op("norm", (Ref(5),), (), "number", 2),
+        Op("operator.mul", (Ref(3), Ref(6)), (), "number", 2),
+        Op("operator.mul", (Ref(7), Ref(1)), (), "element", 2),
+    )
+    assert [op.stage for op in late_reductions(ops, [8])] == [0, 0, 1, stage, 0, 1, 2, 2, 2]
 
 
 def test_bias_correction_is_computed_outside_in_float64() -> None:

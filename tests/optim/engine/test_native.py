@@ -14,6 +14,7 @@ from descend.errors import RuleError
 from descend.optim.compiler import cache as kernels
 from descend.optim.compiler.layout import BLOCK, UNIT
 from descend.optim.engine.gradient_scan import MANY
+from descend.optim.engine.native import Native
 from descend.optim.rules.base import Rule
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def test_the_number_of_threads_changes_no_bit(name: str, options: dict[str, obje
     for count in (1, 2, 3, 7):  # with 7 some have less than one tensor, or nothing
         torch.set_num_threads(count)
         found += [trained("compiled", name, **options), trained("blocks", name, **options)]
+        found.append(trained("compiled", name, on_nonfinite="allow", **options))  # without a look that makes sums
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
@@ -147,6 +149,64 @@ def test_gradients_that_lie_otherwise_are_used() -> None:
         torch.testing.assert_close(found, results[0], rtol=1e-6, atol=1e-6)
 
 
+def in_other_order(shape: tuple[int, ...], order: tuple[int, ...], random: torch.Generator) -> Tensor:
+    """A random tensor without gaps whose dimensions lie in this order, the innermost last."""
+    lying = torch.randn([shape[i] for i in order], generator=random)
+    return lying.permute([order.index(i) for i in range(len(order))])
+
+
+# Shape, order of the dimensions of the weights, order of those of the gradient, and whether kernels read it as it lies.
+LAYOUTS = [
+    ((64, 40, 3, 3), (0, 2, 3, 1), (0, 1, 2, 3), True),  # convolutions: weights channels_last, gradients not
+    ((3, 500, 7, 5), (0, 2, 3, 1), (0, 1, 2, 3), True),
+    ((200, 3, 3, 3), (0, 1, 2, 3), (0, 2, 3, 1), True),
+    ((90, 70, 1, 1), (0, 2, 3, 1), (0, 1, 2, 3), True),
+    ((300, 150), (0, 1), (1, 0), True),
+    ((7, 5000), (0, 1), (1, 0), True),
+    ((40, 50, 30), (2, 0, 1), (1, 2, 0), True),
+    ((300, 400), (0, 1), (1, 0), False),  # elements of a unit lie all over it
+]
+
+
+@pytest.mark.parametrize("name", ["sgd", "lars", "lans"])
+def test_gradients_in_another_order_are_put_in_order_on_the_way(name: str, threads: None) -> None:
+    torch.set_num_threads(2)
+    results: list[list[Tensor]] = []
+    for runner in ("blocks", "compiled"):
+        random = torch.Generator().manual_seed(0)
+        params = [torch.nn.Parameter(in_other_order(shape, lying, random)) for shape, lying, _, _ in LAYOUTS]
+        ours = descend.optim.create(name, params, lr=0.1, runner=runner)
+        for step in range(3):
+            for p, (shape, lying, other, _) in zip(params, LAYOUTS, strict=True):
+                p.grad = in_other_order(shape, lying if step == 1 else other, random)
+            ours.step()
+        results.append([p.detach() for p in params])
+        native = ours._arenas.arenas[0].native
+        if isinstance(native, Native):
+            read = dict(zip(native._params.objects.tolist(), native.gradient.tolist(), strict=True))
+            gradients = [(id(p), p.grad.data_ptr()) for p in params if p.grad is not None]
+            assert [read[p] == address for p, address in gradients] == [as_it_lies for *_, as_it_lies in LAYOUTS]
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("name", ["sgd", "lars", "lans"])
+def test_nothing_changes_where_a_gradient_in_another_order_is_not_finite(name: str) -> None:
+    random = torch.Generator().manual_seed(0)
+    params = [torch.nn.Parameter(in_other_order((64, 40, 3, 3), (0, 2, 3, 1), random)) for _ in range(2)]
+    ours = descend.optim.create(name, params, lr=0.1, runner="compiled", on_nonfinite="skip")
+    for place in (None, 0, 9_000, 64 * 360 - 1):
+        for p in params:
+            p.grad = in_other_order((64, 40, 3, 3), (0, 1, 2, 3), random)
+        if place is not None:
+            assert params[0].grad is not None
+            params[0].grad.view(-1)[place] = float("nan")
+        before = [x.clone() for p in params for x in (p, *ours.state[p].values())] if place is not None else []
+        ours.step()
+        after = [x for p in params for x in (p, *ours.state[p].values())]
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=place is not None))
+    assert (ours.updates, ours.skipped) == (1, 3)
+
+
 def test_a_sparse_gradient_is_refused_by_name() -> None:
     p = torch.nn.Parameter(torch.zeros(5, 2))
     p.grad = torch.zeros(5, 2)
@@ -180,18 +240,20 @@ def test_groups_may_differ_in_rate_and_constants() -> None:
     torch.testing.assert_close(run("compiled"), run("plain"), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("name", ["sgd", "lars"])  # the look of the latter makes norms, which overflow here
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_the_look_at_gradients_passes_over_no_element(dtype: torch.dtype, threads: None) -> None:
+def test_the_look_at_gradients_passes_over_no_element(dtype: torch.dtype, name: str, threads: None) -> None:
     """Units are read in stretches side by side; what does not divide into them follows."""
-    sizes = [1, 127, 129, 2 * UNIT + 777]
+    sizes = [1, 127, 129, 2 * UNIT + 777, 9 * UNIT + 70]
     params = [torch.nn.Parameter(torch.zeros(n, dtype=dtype)) for n in sizes]
-    ours = descend.optim.create("sgd", params, lr=0.0, runner="compiled", on_nonfinite="skip")
+    ours = descend.optim.create(name, params, lr=0.0, runner="compiled", on_nonfinite="skip")
     largest = torch.finfo(dtype).max
     for p in params:
         p.grad = torch.full_like(p, -largest)
     places = [(i, at) for i, n in enumerate(sizes) for at in sorted({0, n // 2, n - 1})]
     places += [(3, UNIT * quarter // 4 - off) for quarter in range(1, 8) for off in (0, 1)]
     places += [(3, at) for at in range(sizes[3] - 10, sizes[3] - 1)]
+    places += [(4, unit * UNIT + at) for unit in range(9) for at in (0, UNIT - 1)]
     ours.step()
     assert ours.skipped == 0
     for number, (i, at) in enumerate(places):
