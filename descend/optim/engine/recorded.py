@@ -1,0 +1,313 @@
+"""Records the operations of a rule's update once, so that later updates repeat them without the rule's text.
+
+Rules are Python, and mapping them over a stack (`torch.vmap`) costs the host several times as much as the operations
+themselves. What a text does to tensors of given shapes is always the same operations, whatever the numbers t, lr, decay
+and size are; where a text asks for a value of those numbers (`if t == 1`), its answer is kept beside the operations, and
+another answer is another recording. A text that asks for more than a few different values, or that takes values in a
+way that no recording sees, is not repeated: it is mapped anew each time.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from descend.optim.compiler.trace import Ref
+from descend.torch_private import dispatch_mode, operator_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["Line", "Recording", "record"]
+
+_ATEN = torch.ops.aten
+# Of one tensor, which they leave as it is where its shape stays.
+_RESHAPES = frozenset({_ATEN.view.default, _ATEN.expand.default, _ATEN._unsafe_view.default, _ATEN.alias.default})
+# What shows values to Python behind the operations.
+_UNSEEN = frozenset({"numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "untyped_storage"})
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One operation.
+
+    Attributes:
+        function: An overload of `torch.ops`.
+        args: Values, and a `Ref` for each that an earlier line has made, also within lists.
+        kwargs: The same by name.
+        results: Places of what it makes.
+        single: Whether that is one tensor and no tuple.
+    """
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    results: tuple[int, ...]
+    single: bool
+
+    @property
+    def refs(self) -> list[int]:
+        """Places of the values it reads."""
+        found: list[int] = []
+        for x in (*self.args, *(value for _, value in self.kwargs)):
+            found += [part.at for part in (x if isinstance(x, (list, tuple)) else (x,)) if isinstance(part, Ref)]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """The operations of an update of a stack of tensors.
+
+    Attributes:
+        lines: In order.
+        inputs: Names of the first values.
+        forms: Shape and precision of each value, by its place; the first are the inputs.
+        numbers: Places of values that are numbers on the host, computed from such by pointwise operations.
+        answers: Places of the numbers whose value the text asked for, each with that value.
+        outputs: Place of each new value, by name.
+    """
+
+    lines: tuple[Line, ...]
+    inputs: tuple[str, ...]
+    forms: tuple[tuple[tuple[int, ...], torch.dtype], ...]
+    numbers: frozenset[int]
+    answers: tuple[tuple[int, Any], ...]
+    outputs: Mapping[str, int]
+
+    @functools.cached_property
+    def _asked(self) -> list[Line]:
+        """The lines that lead to the answers."""
+        return _used(self.lines, {at for at, _ in self.answers})
+
+    @functools.cached_property
+    def pattern(self) -> str:
+        """The same for recordings whose lines do the same to stacks of other shapes, so that each can be done for all.
+
+        Of numbers it holds the constants too, so that these lines differ in nothing.
+        """
+        lines = [
+            (line.function, [x if isinstance(x, Ref) or self._is_number(line) else _outline(x) for x in line.args],
+             [(key, x if isinstance(x, Ref) or self._is_number(line) else _outline(x)) for key, x in line.kwargs],
+             line.results)
+            for line in self.lines
+        ]  # fmt: skip
+        precisions = [dtype for _, dtype in self.forms]
+        return sys.intern(repr((lines, self.inputs, precisions, sorted(self.outputs.items()))))
+
+    def _is_number(self, line: Line) -> bool:
+        return line.results[0] in self.numbers
+
+    def answers_are(self, numbers: Sequence[Tensor]) -> bool:
+        """Whether the text would be given the same answers with these numbers, which are the first inputs."""
+        if not self.answers:
+            return True
+        values: dict[int, Any] = dict(enumerate(numbers))
+        for line in self._asked:
+            args = [values[x.at] if isinstance(x, Ref) else x for x in line.args]
+            values[line.results[0]] = line.function(*args, **dict(line.kwargs))
+        return all(values[at].item() == answer for at, answer in self.answers)
+
+
+def _outline(x: Any) -> Any:
+    """Where an argument holds values that lines have made; the type of another."""
+    return [_outline(part) for part in x] if isinstance(x, list) else x if isinstance(x, Ref) else type(x).__name__
+
+
+class _CannotRepeat(Exception):
+    """Why a recording cannot stand for the text; never leaves this file."""
+
+
+class _Unseen(TorchFunctionMode):
+    """Notices where a text takes values that no recording sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.found = self.found or getattr(func, "__name__", "") in _UNSEEN
+        return func(*args, **(kwargs or {}))
+
+
+class _Recorder:
+    """What has been seen so far. It keeps no tensor alive, so that a recorded update takes no more memory than another.
+
+    Args:
+        numbers: The first inputs, 0-d on the host.
+        others: The other inputs.
+    """
+
+    def __init__(self, numbers: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+        self.known: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self.forms: list[tuple[tuple[int, ...], torch.dtype]] = []
+        self.lines: list[Line] = []
+        self.answers: list[tuple[int, Any]] = []
+        self.broken = False
+        self.numbers: set[int] = {self._place(x) for x in numbers}
+        for x in others:
+            self._place(x)
+
+    def _place(self, x: Tensor) -> int:
+        at = len(self.forms)
+        self.known[id(x)] = weakref.ref(x), at
+        self.forms.append((tuple(x.shape), x.dtype))
+        return at
+
+    def find(self, x: Tensor) -> int:
+        """The place of a value.
+
+        Raises:
+            _CannotRepeat: It is not from here.
+        """
+        held = self.known.get(id(x))
+        if held is None or held[0]() is not x:
+            raise _CannotRepeat
+        return held[1]
+
+    def _held(self, x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return Ref(self.find(x))
+        return [self._held(part) for part in x] if isinstance(x, (list, tuple)) else x
+
+    def __call__(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        result = function(*args, **kwargs)
+        if not self.broken:
+            try:
+                self._write(function, args, kwargs, result)
+            except _CannotRepeat:
+                self.broken = True
+        return result
+
+    def _write(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        if function is _ATEN._local_scalar_dense.default:
+            at = self.find(args[0])
+            if at not in self.numbers:
+                raise _CannotRepeat
+            self.answers.append((at, result))
+            return
+        # What is written in place, or depends on values in its shape, is left to the text itself.
+        if operator_schema(function).is_mutable or torch.Tag.dynamic_output_shape in function.tags:
+            raise _CannotRepeat
+        if function is _ATEN.lift_fresh.default:  # of a tensor that the text makes of Python's numbers
+            held: tuple[Any, ...] = (args[0],)
+            function = _ATEN.lift_fresh_copy.default
+        else:
+            held = tuple(self._held(x) for x in args)
+        named = tuple((key, self._held(x)) for key, x in kwargs.items())
+        made = list(result) if isinstance(result, (list, tuple)) else [result]
+        if not all(isinstance(x, Tensor) for x in made):
+            raise _CannotRepeat
+        line = Line(function, held, named, tuple(self._place(x) for x in made), isinstance(result, Tensor))
+        self.lines.append(line)
+        pointwise = torch.Tag.pointwise in function.tags and line.single and made[0].ndim == 0
+        plain = all(isinstance(x, (Ref, int, float)) for x in held) and not any(isinstance(x, Ref) for _, x in named)
+        if pointwise and plain and line.refs and self.numbers.issuperset(line.refs):
+            self.numbers.add(line.results[0])
+
+
+def record(
+    call: Callable[[], dict[str, Tensor]], numbers: Mapping[str, Tensor], others: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], Recording | None]:
+    """Call a function of tensors and write down what it does.
+
+    Args:
+        call: Of no arguments, with the inputs in it; returns new values by name.
+        numbers: Its inputs that are numbers, 0-d float64 on the host.
+        others: Its other inputs. A new value has the name of the one that it replaces.
+
+    Returns:
+        What the function returned, and the recording, or None where repeating it would not be the same.
+    """
+    recorder, unseen = _Recorder(list(numbers.values()), list(others.values())), _Unseen()
+    with unseen, dispatch_mode(recorder):
+        found = call()
+    if recorder.broken or unseen.found:
+        return found, None
+    try:
+        outputs = {name: recorder.find(x) for name, x in found.items()}
+    except _CannotRepeat:
+        return found, None
+    return found, _simplified(recorder, (*numbers, *others), outputs)
+
+
+def _simplified(recorder: _Recorder, inputs: tuple[str, ...], outputs: Mapping[str, int]) -> Recording:
+    """The same without what is done twice or for nothing, and with sums of products as one operation."""
+    same: dict[int, int] = {}  # places whose value another place has
+    seen: dict[Any, tuple[int, ...]] = {}
+    lines: list[Line] = []
+    for held in recorder.lines:
+        line = _renamed(held, same)
+        first = line.args[0] if line.args else None
+        if line.function in _RESHAPES and recorder.forms[first.at][0] == recorder.forms[line.results[0]][0]:
+            same[line.results[0]] = first.at
+            continue
+        key = (line.function, repr(line.args), repr(line.kwargs))
+        if key in seen:
+            same.update(zip(line.results, seen[key], strict=True))
+            continue
+        if torch.Tag.nondeterministic_seeded not in line.function.tags and line.refs:
+            seen[key] = line.results
+        lines.append(line)
+    outputs = {name: same.get(at, at) for name, at in outputs.items()}
+    answers = tuple(dict.fromkeys((same.get(at, at), answer) for at, answer in recorder.answers))
+    roots = {*outputs.values(), *(at for at, _ in answers)}
+    lines = _used(_sums_of_products(lines, recorder.forms, roots), roots)
+    return Recording(tuple(lines), inputs, tuple(recorder.forms), frozenset(recorder.numbers), answers, outputs)
+
+
+def _renamed(line: Line, same: Mapping[int, int]) -> Line:
+    def one(x: Any) -> Any:
+        if isinstance(x, Ref):
+            return Ref(same.get(x.at, x.at))
+        return [one(part) for part in x] if isinstance(x, (list, tuple)) else x
+
+    args, kwargs = tuple(one(x) for x in line.args), tuple((key, one(x)) for key, x in line.kwargs)
+    return Line(line.function, args, kwargs, line.results, line.single)
+
+
+def _used(lines: Sequence[Line], roots: set[int]) -> list[Line]:
+    """The lines whose results are read."""
+    wanted, found = set(roots), list[Line]()
+    for line in reversed(lines):
+        if wanted.intersection(line.results):
+            wanted.update(line.refs)
+            found.append(line)
+    return found[::-1]
+
+
+def _sums_of_products(
+    lines: Sequence[Line], forms: Sequence[tuple[tuple[int, ...], torch.dtype]], roots: set[int]
+) -> list[Line]:
+    """β x + α (A @ B) of stacks as `baddbmm`, which is what `addmm` of one matrix is and `torch.vmap` takes apart.
+
+    One rounding instead of three, and a third of the operations.
+    """
+    makers = {line.results[0]: line for line in lines}
+    readers: dict[int, int] = {}
+    for line in lines:
+        for at in line.refs:
+            readers[at] = readers.get(at, 0) + 1
+    found: list[Line] = []
+    for line in lines:
+        first, second = line.args[:2] if len(line.args) > 1 else (None, None)
+        if line.function is _ATEN.add.Tensor and isinstance(first, Ref) and isinstance(second, Ref):
+            product, scaled = makers.get(second.at), makers.get(first.at)
+            alone = readers[second.at] == 1 and second.at not in roots
+            alike = forms[second.at] == forms[line.results[0]] and forms[first.at][1] == forms[second.at][1]
+            if product is not None and product.function is _ATEN.bmm.default and alone and alike:
+                start, beta = first, 1.0
+                if scaled is not None and scaled.function is _ATEN.mul.Scalar:
+                    start, beta = scaled.args[0], scaled.args[1]
+                factors = (("beta", beta), ("alpha", dict(line.kwargs).get("alpha", 1)))
+                line = Line(_ATEN.baddbmm.default, (start, *product.args), factors, line.results, True)
+        found.append(line)
+    return found
