@@ -409,6 +409,10 @@ def dispatch_mode(call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Mode(TorchDispatchMode):
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:  # what would skip it imports torch._dynamo, which takes two seconds
+            return False
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return call(func, args, kwargs or {})
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from descend.optim.compiler.trace import Ref
-from descend.torch_private import dispatch_mode, operator_schema
+from descend.torch_private import dispatch_mode, operator_schema, storage_identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ _ATEN = torch.ops.aten
 # Of one tensor, which they leave as it is where its shape stays.
 _RESHAPES = frozenset({_ATEN.view.default, _ATEN.expand.default, _ATEN._unsafe_view.default, _ATEN.alias.default})
 # What shows values to Python behind the operations.
-_UNSEEN = frozenset({"numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "untyped_storage"})
+_UNSEEN = frozenset({"numpy", "tolist", "__array__", "__dlpack__"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,17 @@ class _CannotRepeat(Exception):
     """Why a recording cannot stand for the text; never leaves this file."""
 
 
+def _has_shape_of_values(function: Any, args: tuple[Any, ...]) -> bool:
+    """Whether the shape of what it makes depends on values, as of `nonzero`; an index of numbers is as long as it is."""
+    if function is _ATEN.index.Tensor:
+        return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
+    return torch.Tag.dynamic_output_shape in function.tags
+
+
+def _memory(x: Tensor) -> Any:
+    return storage_identity(x.untyped_storage()), x.storage_offset(), x.shape, x.stride(), x.dtype
+
+
 class _Unseen(TorchFunctionMode):
     """Notices where a text takes values that no recording sees."""
 
@@ -148,6 +159,7 @@ class _Recorder:
 
     def __init__(self, numbers: Sequence[Tensor], others: Sequence[Tensor]) -> None:
         self.known: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self.constants: list[tuple[Tensor, int]] = []  # made of no tensors
         self.forms: list[tuple[tuple[int, ...], torch.dtype]] = []
         self.lines: list[Line] = []
         self.answers: list[tuple[int, Any]] = []
@@ -169,9 +181,12 @@ class _Recorder:
             _CannotRepeat: It is not from here.
         """
         held = self.known.get(id(x))
-        if held is None or held[0]() is not x:
-            raise _CannotRepeat
-        return held[1]
+        if held is not None and held[0]() is x:
+            return held[1]
+        for made, at in self.constants:  # `torch.arange` returns another tensor of the same memory
+            if _memory(made) == _memory(x):
+                return at
+        raise _CannotRepeat
 
     def _held(self, x: Any) -> Any:
         if isinstance(x, Tensor):
@@ -195,7 +210,7 @@ class _Recorder:
             self.answers.append((at, result))
             return
         # What is written in place, or depends on values in its shape, is left to the text itself.
-        if operator_schema(function).is_mutable or torch.Tag.dynamic_output_shape in function.tags:
+        if operator_schema(function).is_mutable or _has_shape_of_values(function, args):
             raise _CannotRepeat
         if function is _ATEN.lift_fresh.default:  # of a tensor that the text makes of Python's numbers
             held: tuple[Any, ...] = (args[0],)
@@ -208,6 +223,8 @@ class _Recorder:
             raise _CannotRepeat
         line = Line(function, held, named, tuple(self._place(x) for x in made), isinstance(result, Tensor))
         self.lines.append(line)
+        if not line.refs:
+            self.constants += zip(made, line.results, strict=True)
         pointwise = torch.Tag.pointwise in function.tags and line.single and made[0].ndim == 0
         plain = all(isinstance(x, (Ref, int, float)) for x in held) and not any(isinstance(x, Ref) for _, x in named)
         if pointwise and plain and line.refs and self.numbers.issuperset(line.refs):

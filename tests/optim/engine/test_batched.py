@@ -20,19 +20,19 @@ SHAPES = [(5, 5), (7,), (5, 5), (6, 2, 3), (5, 5), (7,), (6, 2, 3), (2, 3), (4, 
 def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Heights of the stacks of each step; every tensor counts as one on a GPU."""
     heights: list[int] = []
-    step_stack, can_be_stacked = batched._step_stack, batched._can_be_stacked
+    step_stacks, can_be_stacked = batched._step_stacks, batched._can_be_stacked
 
     def on_a_gpu(task: Any) -> bool:
         with monkeypatch.context() as patch:
             patch.setattr(torch.Tensor, "device", torch.device("cuda"), raising=False)
             return can_be_stacked(task)
 
-    def counted(tasks: Any) -> None:
-        heights.append(len(tasks))
-        step_stack(tasks)
+    def counted(held: Any) -> None:
+        heights.extend(len(tasks) for tasks in held)
+        step_stacks(held)
 
     monkeypatch.setattr(batched, "_can_be_stacked", on_a_gpu)
-    monkeypatch.setattr(batched, "_step_stack", counted)
+    monkeypatch.setattr(batched, "_step_stacks", counted)
     return heights
 
 
@@ -87,7 +87,7 @@ def test_stacks_are_bounded_in_memory(stacks: list[int], monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("stacks")
 def test_other_tensors_are_left_to_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Single ones, empty ones, and those of a rule that draws noise, by the name of each tensor."""
+    """Empty ones, those of a rule that draws noise, by the name of each tensor, and one that is alone in its precision."""
     left: list[str] = []
     step_plain = plain.step_plain
 
@@ -96,8 +96,9 @@ def test_other_tensors_are_left_to_the_reference(monkeypatch: pytest.MonkeyPatch
         step_plain(tasks, seed)
 
     monkeypatch.setattr("descend.optim.optimizer.step_plain", seen)
-    sizes = {"a": (4, 4), "b": (4, 4), "single": (3, 5), "none": (0, 4), "none too": (0, 4)}
+    sizes = {"a": (4, 4), "b": (4, 4), "another shape": (3, 5), "none": (0, 4), "none too": (0, 4)}
     params = [(name, nn.Parameter(torch.ones(size))) for name, size in sizes.items()]
+    params.append(("single", nn.Parameter(torch.ones(3, 5, dtype=torch.float64))))
     noisy = [(f"noisy {i}", nn.Parameter(torch.ones(3))) for i in range(2)]
     ours = descend.optim.Muon([{"params": params}, {"params": noisy, "rule": SGLD()}], lr=0.1, runner="blocks")
     monkeypatch.setattr("descend.optim.engine.arena_manager.fits_arena", lambda p, in_place: False)
@@ -108,5 +109,5 @@ def test_other_tensors_are_left_to_the_reference(monkeypatch: pytest.MonkeyPatch
 
 
 def test_nothing_is_stacked_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batched, "_step_stack", None)
+    monkeypatch.setattr(batched, "_step_stacks", None)
     stepped(Muon(), "blocks")
