@@ -36,6 +36,8 @@ __all__ = ["MOST_ELEMENTS", "step_batched"]
 MOST_ELEMENTS = 2**24  # of weights updated together; more fill a GPU by themselves, and their copies would take memory
 MOST_ANSWERS = 4  # different recordings of one form; a text that asks for the value of t itself would have one a step
 
+_ONE = torch.ones((), dtype=torch.float64, device="cpu")
+
 NUMBERS = ("t", "lr", "decay", "scaled", "size")
 
 
@@ -159,7 +161,8 @@ def _step_stacks(stacks: Sequence[Sequence[TensorUpdate]]) -> None:
     for pairs in known.values():
         _repeat([stack for stack, _ in pairs], tuple(found for _, found in pairs))
     _scatter(held)
-    foreach("add_")([task.entry["step"] for tasks in stacks for task in tasks], 1)
+    counts = [task.entry["step"] for tasks in stacks for task in tasks]
+    foreach("add_")(counts, [_ONE] * len(counts))
 
 
 # ---- from tensors to stacks and back
@@ -176,13 +179,13 @@ def _gather(stacks: Sequence[_Stack]) -> None:
     """Copy weights, gradients and state."""
     tasks = [task for stack in stacks for task in stack.tasks]
     shapes = [(len(stack.tasks), *stack.tasks[0].param.shape) for stack in stacks]
-    weights = [task.param.detach() for task in tasks]
+    weights = [task.param for task in tasks]
     low = weights[0].dtype in LOW_PRECISION
     flat = flattened([task.entry["master"] for task in tasks] if low else weights)
     if low:  # where weights were written since the last step, the master takes the new values
         own = flattened(weights)
         flat = torch.where(flat.to(own.dtype) == own, flat, own.to(flat.dtype))
-    g = flattened([task.gradient.detach() for task in tasks]).to(flat.dtype)
+    g = flattened([task.gradient for task in tasks]).to(flat.dtype)
     sizes = [torch.Size(shape).numel() for shape in shapes]
     for name, whole in (("g", g), ("p", flat)):
         for stack, x, shape in zip(stacks, whole.split(sizes), shapes, strict=True):
@@ -208,7 +211,7 @@ def _scatter(stacks: Sequence[_Stack]) -> None:
         for name, x in stack.new.items():
             new = x.unbind(0)
             for entry in ("", "master") if name == "p" and low else ("" if name == "p" else name[2:],):
-                held = [task.entry[entry] if entry else task.param.detach() for task in stack.tasks]
+                held = [task.entry[entry] if entry else task.param for task in stack.tasks]
                 to, of = places.setdefault(held[0].dtype, ([], []))
                 to += held
                 of += new
@@ -223,21 +226,42 @@ _recordings: OrderedDict[Hashable, list[Recording] | None] = OrderedDict()
 MOST_FORMS = 1024  # of which recordings are kept
 
 
-def _settings_key(settings: GroupSettings) -> Hashable:
-    """What a text depends on beside shapes; None where it cannot be told."""
-    key = replace(settings, lr=1.0, decay=float(settings.decay != 0.0), scaled=True)
+class _Key:
+    """What a text depends on beside shapes; compares fast with itself.
+
+    Raises:
+        TypeError: It cannot be told, as of a rule with a list among its constants.
+    """
+
+    def __init__(self, settings: GroupSettings) -> None:
+        self.settings = replace(settings, lr=1.0, decay=float(settings.decay != 0.0), scaled=True)
+        self.hash = hash(self.settings)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Key) and self.settings == other.settings)
+
+
+_keys: dict[_Key, _Key] = {}
+
+
+def _key_of(settings: GroupSettings) -> _Key | None:
     try:
-        hash(key)
-    except TypeError:  # a rule with a list among its constants
+        key = _Key(settings)
+    except TypeError:
         return None
-    return key
+    if len(_keys) > MOST_FORMS:
+        _keys.clear()
+    return _keys.setdefault(key, key)
 
 
 def _repeated(stack: _Stack, keys: dict[int, Hashable]) -> Recording | None:
     """The recording that holds for a stack, or None where the text itself was used."""
     first = stack.tasks[0]
     if id(first.settings) not in keys:
-        keys[id(first.settings)] = _settings_key(first.settings)
+        keys[id(first.settings)] = _key_of(first.settings)
     common = keys[id(first.settings)]
     p = stack.inputs["p"]
     key = (common, p.shape, p.dtype, p.device)

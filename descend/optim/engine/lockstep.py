@@ -42,6 +42,25 @@ _OF_ONE: Mapping[Any, str] = {
     ).split()
 }
 
+
+def _converted(x: Tensor, *, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype)
+
+
+# Functions of Python that call these overloads with the same arguments, in half the time of a call through torch.ops.
+_FASTER: Mapping[Any, Callable[..., Any]] = {
+    _ATEN.add.Tensor: torch.add,
+    _ATEN.baddbmm.default: torch.baddbmm,
+    _ATEN.bmm.default: torch.bmm,
+    _ATEN.div.Tensor: torch.div,
+    _ATEN.linalg_vector_norm.default: torch.linalg.vector_norm,
+    _ATEN.mean.dim: torch.mean,
+    _ATEN.mul.Tensor: torch.mul,
+    _ATEN.sub.Tensor: torch.sub,
+    _ATEN.transpose.int: torch.transpose,
+    _ATEN.view.default: torch.Tensor.view,
+}
+
 Values = list[Any]  # by place: a list with one tensor a stack, or None
 Step = Callable[["_Run"], None]
 
@@ -135,13 +154,12 @@ class Lockstep:
     def _one_by_one(self, i: int, line: Line) -> Step:
         lines = [recording.lines[i] for recording in self.recordings]
         self.split.update(at for at in line.refs if at in self.first.numbers)
-        function, results = line.function, line.results
-        simple = not any(isinstance(x, list) for x in line.args) and not any(isinstance(x, Ref) for _, x in line.kwargs)
-        # Places of values and constants by the place of the argument.
-        forms = [
-            ([(j, x.at) for j, x in enumerate(one.args) if isinstance(x, Ref)], list(one.args), dict(one.kwargs))
-            for one in lines
-        ]
+        function, results = _FASTER.get(line.function, line.function), line.results
+        if line.function is _ATEN._to_copy.default and [key for key, _ in line.kwargs] == ["dtype"]:
+            function = _converted
+        refs = [(j, x.at) for j, x in enumerate(line.args) if isinstance(x, Ref)]
+        simple = len(refs) == len(line.refs)
+        forms = [(list(one.args), dict(one.kwargs)) for one in lines]
 
         def fill(values: Values, k: int, x: Any) -> Any:
             if isinstance(x, Ref):
@@ -150,13 +168,12 @@ class Lockstep:
 
         def step(run: _Run) -> None:
             values, made = run.values, []
-            for k, (refs, args, named) in enumerate(forms):
+            for k, (args, named) in enumerate(forms):
                 if simple:
+                    held = args.copy()
                     for j, at in refs:
-                        args[j] = values[at][k]
-                    made.append(function(*args, **named))
-                    for j, _ in refs:
-                        args[j] = None
+                        held[j] = values[at][k]
+                    made.append(function(*held, **named))
                 else:
                     named = {key: fill(values, k, x) for key, x in named.items()}
                     made.append(function(*[fill(values, k, x) for x in args], **named))

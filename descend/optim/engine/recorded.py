@@ -117,7 +117,9 @@ class Recording:
 
 def _outline(x: Any) -> Any:
     """Where an argument holds values that lines have made; the type of another."""
-    return [_outline(part) for part in x] if isinstance(x, list) else x if isinstance(x, Ref) else type(x).__name__
+    if isinstance(x, list) and any(isinstance(part, Ref) for part in x):
+        return [_outline(part) for part in x]
+    return x if isinstance(x, Ref) else type(x).__name__
 
 
 class _CannotRepeat(Exception):
