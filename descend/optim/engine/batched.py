@@ -10,7 +10,6 @@ products and of lists of operations.
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -222,7 +221,7 @@ def _scatter(stacks: Sequence[_Stack]) -> None:
 # ---- recordings
 
 
-_recordings: OrderedDict[Hashable, list[Recording] | None] = OrderedDict()
+_recordings: dict[Hashable, list[Recording] | None] = {}  # None where a text cannot be repeated
 MOST_FORMS = 1024  # of which recordings are kept
 
 
@@ -272,13 +271,11 @@ def _repeated(stack: _Stack, keys: dict[int, Hashable]) -> Recording | None:
     scalars = stack.scalars() if any(one.answers for one in known) or not known else {}
     for one in known:
         if one.answers_are(list(scalars.values())):
-            _recordings.move_to_end(key)
             return one
-    others = {name: x for name, x in stack.inputs.items()}
-    stack.new, made = record(lambda: stack.call(scalars), scalars, others)
+    stack.new, made = record(lambda: stack.call(scalars), scalars, stack.inputs)
+    if len(_recordings) >= MOST_FORMS:
+        _recordings.clear()
     _recordings[key] = None if made is None or len(known) == MOST_ANSWERS else [*known, made]
-    if len(_recordings) > MOST_FORMS:
-        _recordings.popitem(last=False)
     return None
 
 
@@ -288,5 +285,5 @@ def _repeat(stacks: Sequence[_Stack], recordings: tuple[Recording, ...]) -> None
     inputs = [[stack.inputs.pop(name) for stack in stacks] for name in recordings[0].inputs[len(NUMBERS) :]]
     found = lockstep(recordings)(numbers, inputs)
     for name, values in found.items():
-        for i, stack in enumerate(stacks if values is not None else ()):
-            stack.new[name] = values[i]
+        for stack, new in zip(stacks, values, strict=True):
+            stack.new[name] = new

@@ -105,12 +105,13 @@ class Lockstep:
             over[i].append(at)
         self.steps = list(zip(made, over, strict=True))
 
-    def __call__(self, numbers: Tensor, inputs: Sequence[list[Tensor]]) -> dict[str, list[Tensor] | None]:
-        """New values by name, a tensor for each stack; None where they are the old ones.
+    def __call__(self, numbers: Tensor, inputs: list[list[Tensor]]) -> dict[str, list[Tensor]]:
+        """New values by name, a tensor for each stack, of those that are not the old ones.
 
         Args:
             numbers: (numbers, stacks) in float64.
-            inputs: The other inputs in order, a tensor for each stack; emptied on the way, to free memory.
+            inputs: The other inputs in order, a tensor for each stack; emptied, so that their memory is free after
+                their last reader.
         """
         run, count = _Run(len(self.first.forms)), len(numbers)
         for at, vector in enumerate(numbers.unbind(0)):
@@ -118,14 +119,15 @@ class Lockstep:
         for at, held in enumerate(inputs, count):
             run.values[at] = held
         given = count + len(inputs)
-        del inputs
+        inputs.clear()
         for step, over in self.steps:
             step(run)
             for at in over:
                 run.values[at] = None
         return {
-            name: None if at < given and self.first.inputs[at] == name else run.values[at]
+            name: run.values[at]
             for name, at in self.first.outputs.items()
+            if at >= given or self.first.inputs[at] != name
         }
 
     def _keep(self, run: _Run, at: int, vector: Tensor) -> None:
@@ -194,7 +196,7 @@ class Lockstep:
             if (least is None) != (most is None) and not line.kwargs:
                 name, j = ("clamp_min", 1) if most is None else ("clamp_max", 2)
                 return self._mapped(foreach(name), line, (line.args[0], self._constant(i, j)), {})
-        if line.function is _ATEN.lerp.Scalar and isinstance(line.args[2], (int, float)):
+        if line.function is _ATEN.lerp.Scalar and self._is_stack(line.args[1]):
             return self._mapped(foreach("lerp"), line, (*line.args[:2], self._constant(i, 2)), {})
         if line.function in _OF_TWO and len(line.args) == 2:
             return self._of_two(i, line, _OF_TWO[line.function])
@@ -235,7 +237,7 @@ class Lockstep:
         """A call with lists, of stacks of one floating-point precision, which is the result's."""
         forms, result = self.first.forms, line.results[0]
         stacks = [x.at for x in args if self._is_stack(x)]
-        if any(x is None for x in args) or not forms[result][1].is_floating_point:
+        if any(x is None for x in args) or not self._is_stack(args[0]) or not forms[result][1].is_floating_point:
             return None
         if any(forms[at][1] is not forms[result][1] for at in stacks):
             return None

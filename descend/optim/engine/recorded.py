@@ -228,7 +228,7 @@ class _Recorder:
         if not line.refs:
             self.constants += zip(made, line.results, strict=True)
         pointwise = torch.Tag.pointwise in function.tags and line.single and made[0].ndim == 0
-        plain = all(isinstance(x, (Ref, int, float)) for x in held) and not any(isinstance(x, Ref) for _, x in named)
+        plain = all(x is None or isinstance(x, (Ref, int, float)) for x in held) and not any(isinstance(x, Ref) for _, x in named)
         if pointwise and plain and line.refs and self.numbers.issuperset(line.refs):
             self.numbers.add(line.results[0])
 
