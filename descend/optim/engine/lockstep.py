@@ -34,13 +34,11 @@ _OF_TWO: Mapping[Any, str] = {
     _ATEN.maximum.default: "maximum",
 }
 _COMMUTATIVE = frozenset({"add", "mul", "minimum", "maximum"})
-_OF_ONE: Mapping[Any, str] = {
-    getattr(_ATEN, name).default: name
-    for name in (
-        "abs ceil cos cosh erf erfc exp expm1 floor log log10 log1p log2 neg reciprocal rsqrt sigmoid sign sin sinh "
-        "sqrt tan tanh trunc"
-    ).split()
-}
+_NAMES = (
+    "abs ceil cos cosh erf erfc exp expm1 floor log log10 log1p log2 neg reciprocal rsqrt sigmoid sign sin sinh sqrt tan "
+    "tanh trunc"
+)
+_OF_ONE: Mapping[Any, str] = {getattr(_ATEN, name).default: name for name in _NAMES.split()}
 
 
 def _converted(x: Tensor, *, dtype: torch.dtype) -> Tensor:
@@ -233,7 +231,9 @@ class Lockstep:
     def _is_stack(self, x: Any) -> bool:
         return isinstance(x, Ref) and x.at not in self.first.numbers
 
-    def _mapped(self, function: Callable[..., Any], line: Line, args: Sequence[Any], named: dict[str, Any]) -> Step | None:
+    def _mapped(
+        self, function: Callable[..., Any], line: Line, args: Sequence[Any], named: dict[str, Any]
+    ) -> Step | None:
         """A call with lists, of stacks of one floating-point precision, which is the result's."""
         forms, result = self.first.forms, line.results[0]
         stacks = [x.at for x in args if self._is_stack(x)]
@@ -248,7 +248,8 @@ class Lockstep:
 
         def step(run: _Run) -> None:
             held = [
-                x if not isinstance(x, Ref) else run.factors[x.at] if x.at in numbers else run.values[x.at] for x in args
+                x if not isinstance(x, Ref) else run.factors[x.at] if x.at in numbers else run.values[x.at]
+                for x in args
             ]
             run.values[result] = function(*held, **named)
 

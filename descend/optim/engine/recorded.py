@@ -1,9 +1,9 @@
 """Records the operations of a rule's update once, so that later updates repeat them without the rule's text.
 
 Rules are Python, and mapping them over a stack (`torch.vmap`) costs the host several times as much as the operations
-themselves. What a text does to tensors of given shapes is always the same operations, whatever the numbers t, lr, decay
-and size are; where a text asks for a value of those numbers (`if t == 1`), its answer is kept beside the operations, and
-another answer is another recording. A text that asks for more than a few different values, or that takes values in a
+themselves. What a text does to tensors of given shapes is always the same operations, whatever the numbers t, lr,
+decay and size are. Where a text asks for a value of those numbers (`if t == 1`), its answer is kept beside the
+operations, and another answer is another recording. A text that asks for many different values, or takes values in a
 way that no recording sees, is not repeated: it is mapped anew each time.
 """
 
@@ -127,7 +127,7 @@ class _CannotRepeat(Exception):
 
 
 def _has_shape_of_values(function: Any, args: tuple[Any, ...]) -> bool:
-    """Whether the shape of what it makes depends on values, as of `nonzero`; an index of numbers is as long as it is."""
+    """Whether the shape of what it makes depends on values, as of `nonzero`; that of an index of numbers does not."""
     if function is _ATEN.index.Tensor:
         return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
     return torch.Tag.dynamic_output_shape in function.tags
@@ -228,7 +228,9 @@ class _Recorder:
         if not line.refs:
             self.constants += zip(made, line.results, strict=True)
         pointwise = torch.Tag.pointwise in function.tags and line.single and made[0].ndim == 0
-        plain = all(x is None or isinstance(x, (Ref, int, float)) for x in held) and not any(isinstance(x, Ref) for _, x in named)
+        plain = all(x is None or isinstance(x, (Ref, int, float)) for x in held) and not any(
+            isinstance(x, Ref) for _, x in named
+        )
         if pointwise and plain and line.refs and self.numbers.issuperset(line.refs):
             self.numbers.add(line.results[0])
 

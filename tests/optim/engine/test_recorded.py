@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +12,7 @@ from torch import Tensor
 from descend.optim.engine.lockstep import Lockstep
 from descend.optim.engine.recorded import Recording, record
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 aten = torch.ops.aten
-Text = "Callable[[Tensor, Tensor, Tensor], dict[str, Tensor]]"
 
 
 def number(x: float) -> Tensor:
