@@ -152,7 +152,7 @@ def flattened(tensors: Sequence[Tensor]) -> Tensor:
 
     `torch.cat` takes vectors, and making those one by one takes twice as long.
     """
-    from torch._utils import _flatten_dense_tensors
+    from torch._utils import _flatten_dense_tensors  # pyright: ignore[reportPrivateUsage]
 
     flat = _flatten_dense_tensors(tensors)
     return flat.clone() if len(tensors) == 1 else flat  # of one tensor it is a view
@@ -408,7 +408,7 @@ def dispatch_mode(call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Mode(TorchDispatchMode):
+    class DispatchMode(TorchDispatchMode):
         @classmethod
         def _should_skip_dynamo(cls) -> bool:  # what would skip it imports torch._dynamo, which takes two seconds
             return False
@@ -416,4 +416,4 @@ def dispatch_mode(call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return call(func, args, kwargs or {})
 
-    return Mode()
+    return DispatchMode()

@@ -229,7 +229,7 @@ class _Key:
     """What a text depends on beside shapes; compares fast with itself.
 
     Raises:
-        TypeError: It cannot be told, as of a rule with a list among its constants.
+        TypeError: It cannot be hashed, as a rule with a list among its constants.
     """
 
     def __init__(self, settings: GroupSettings) -> None:

@@ -19,7 +19,7 @@ from descend.torch_private import foreach
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from descend.optim.engine.recorded import Line, Recording
+    from descend.optim.engine.recorded import RecordedCall, Recording
 
 __all__ = ["Lockstep", "lockstep"]
 
@@ -35,8 +35,8 @@ _OF_TWO: Mapping[Any, str] = {
 }
 _COMMUTATIVE = frozenset({"add", "mul", "minimum", "maximum"})
 _NAMES = (
-    "abs ceil cos cosh erf erfc exp expm1 floor log log10 log1p log2 neg reciprocal rsqrt sigmoid sign sin sinh sqrt tan "
-    "tanh trunc"
+    "abs ceil cos cosh erf erfc exp expm1 floor log log10 log1p log2 neg reciprocal rsqrt sigmoid sign sin sinh sqrt "
+    "tan tanh trunc"
 )
 _OF_ONE: Mapping[Any, str] = {getattr(_ATEN, name).default: name for name in _NAMES.split()}
 
@@ -137,12 +137,12 @@ class Lockstep:
             values = vector.tolist()
             run.factors[at] = values[0] if all(x == values[0] for x in values) else values
 
-    def _step(self, i: int, line: Line) -> Step:
+    def _step(self, i: int, line: RecordedCall) -> Step:
         if line.results[0] in self.first.numbers:
             return self._of_numbers(line)
         return self._of_lists(i, line) or self._one_by_one(i, line)
 
-    def _of_numbers(self, line: Line) -> Step:
+    def _of_numbers(self, line: RecordedCall) -> Step:
         function, args, named, result = line.function, line.args, dict(line.kwargs), line.results[0]
 
         def step(run: _Run) -> None:
@@ -151,7 +151,7 @@ class Lockstep:
 
         return step
 
-    def _one_by_one(self, i: int, line: Line) -> Step:
+    def _one_by_one(self, i: int, line: RecordedCall) -> Step:
         lines = [recording.lines[i] for recording in self.recordings]
         self.split.update(at for at in line.refs if at in self.first.numbers)
         function, results = _FASTER.get(line.function, line.function), line.results
@@ -185,7 +185,7 @@ class Lockstep:
 
         return step
 
-    def _of_lists(self, i: int, line: Line) -> Step | None:
+    def _of_lists(self, i: int, line: RecordedCall) -> Step | None:
         """One call for all stacks, or None where torch has none."""
         if line.function in _OF_ONE:
             return self._mapped(foreach(_OF_ONE[line.function]), line, (line.args[0],), {})
@@ -207,7 +207,7 @@ class Lockstep:
             return None
         return found[0] if all(x == found[0] for x in found) else [float(x) for x in found]
 
-    def _of_two(self, i: int, line: Line, name: str) -> Step | None:
+    def _of_two(self, i: int, line: RecordedCall, name: str) -> Step | None:
         places, named = [0, 1], dict(line.kwargs)
         if not self._is_stack(line.args[0]):
             if name not in _COMMUTATIVE or named:
@@ -232,7 +232,7 @@ class Lockstep:
         return isinstance(x, Ref) and x.at not in self.first.numbers
 
     def _mapped(
-        self, function: Callable[..., Any], line: Line, args: Sequence[Any], named: dict[str, Any]
+        self, function: Callable[..., Any], line: RecordedCall, args: Sequence[Any], named: dict[str, Any]
     ) -> Step | None:
         """A call with lists, of stacks of one floating-point precision, which is the result's."""
         forms, result = self.first.forms, line.results[0]

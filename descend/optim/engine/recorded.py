@@ -4,7 +4,7 @@ Rules are Python, and mapping them over a stack (`torch.vmap`) costs the host se
 themselves. What a text does to tensors of given shapes is always the same operations, whatever the numbers t, lr,
 decay and size are. Where a text asks for a value of those numbers (`if t == 1`), its answer is kept beside the
 operations, and another answer is another recording. A text that asks for many different values, or takes values in a
-way that no recording sees, is not repeated: it is mapped anew each time.
+way that no recording sees, is not repeated: it is mapped at each step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from descend.torch_private import dispatch_mode, operator_schema, storage_identi
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Line", "Recording", "record"]
+__all__ = ["RecordedCall", "Recording", "record"]
 
 _ATEN = torch.ops.aten
 # Of one tensor, which they leave as it is where its shape stays.
@@ -35,7 +35,7 @@ _UNSEEN = frozenset({"numpy", "tolist", "__array__", "__dlpack__"})
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RecordedCall:
     """One operation.
 
     Attributes:
@@ -74,7 +74,7 @@ class Recording:
         outputs: Place of each new value, by name.
     """
 
-    lines: tuple[Line, ...]
+    lines: tuple[RecordedCall, ...]
     inputs: tuple[str, ...]
     forms: tuple[tuple[tuple[int, ...], torch.dtype], ...]
     numbers: frozenset[int]
@@ -82,7 +82,7 @@ class Recording:
     outputs: Mapping[str, int]
 
     @functools.cached_property
-    def _asked(self) -> list[Line]:
+    def _asked(self) -> list[RecordedCall]:
         """The lines that lead to the answers."""
         return _used(self.lines, {at for at, _ in self.answers})
 
@@ -101,7 +101,7 @@ class Recording:
         precisions = [dtype for _, dtype in self.forms]
         return sys.intern(repr((lines, self.inputs, precisions, sorted(self.outputs.items()))))
 
-    def _is_number(self, line: Line) -> bool:
+    def _is_number(self, line: RecordedCall) -> bool:
         return line.results[0] in self.numbers
 
     def answers_are(self, numbers: Sequence[Tensor]) -> bool:
@@ -163,7 +163,7 @@ class _Recorder:
         self.known: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self.constants: list[tuple[Tensor, int]] = []  # made of no tensors
         self.forms: list[tuple[tuple[int, ...], torch.dtype]] = []
-        self.lines: list[Line] = []
+        self.lines: list[RecordedCall] = []
         self.answers: list[tuple[int, Any]] = []
         self.broken = False
         self.numbers: set[int] = {self._place(x) for x in numbers}
@@ -223,7 +223,7 @@ class _Recorder:
         made = list(result) if isinstance(result, (list, tuple)) else [result]
         if not all(isinstance(x, Tensor) for x in made):
             raise _CannotRepeat
-        line = Line(function, held, named, tuple(self._place(x) for x in made), isinstance(result, Tensor))
+        line = RecordedCall(function, held, named, tuple(self._place(x) for x in made), isinstance(result, Tensor))
         self.lines.append(line)
         if not line.refs:
             self.constants += zip(made, line.results, strict=True)
@@ -264,12 +264,11 @@ def _simplified(recorder: _Recorder, inputs: tuple[str, ...], outputs: Mapping[s
     """The same without what is done twice or for nothing, and with sums of products as one operation."""
     same: dict[int, int] = {}  # places whose value another place has
     seen: dict[Any, tuple[int, ...]] = {}
-    lines: list[Line] = []
+    lines: list[RecordedCall] = []
     for held in recorder.lines:
         line = _renamed(held, same)
-        first = line.args[0] if line.args else None
-        if line.function in _RESHAPES and recorder.forms[first.at][0] == recorder.forms[line.results[0]][0]:
-            same[line.results[0]] = first.at
+        if line.function in _RESHAPES and recorder.forms[line.refs[0]][0] == recorder.forms[line.results[0]][0]:
+            same[line.results[0]] = line.refs[0]
             continue
         key = (line.function, repr(line.args), repr(line.kwargs))
         if key in seen:
@@ -285,19 +284,19 @@ def _simplified(recorder: _Recorder, inputs: tuple[str, ...], outputs: Mapping[s
     return Recording(tuple(lines), inputs, tuple(recorder.forms), frozenset(recorder.numbers), answers, outputs)
 
 
-def _renamed(line: Line, same: Mapping[int, int]) -> Line:
+def _renamed(line: RecordedCall, same: Mapping[int, int]) -> RecordedCall:
     def one(x: Any) -> Any:
         if isinstance(x, Ref):
             return Ref(same.get(x.at, x.at))
         return [one(part) for part in x] if isinstance(x, (list, tuple)) else x
 
     args, kwargs = tuple(one(x) for x in line.args), tuple((key, one(x)) for key, x in line.kwargs)
-    return Line(line.function, args, kwargs, line.results, line.single)
+    return RecordedCall(line.function, args, kwargs, line.results, line.single)
 
 
-def _used(lines: Sequence[Line], roots: set[int]) -> list[Line]:
+def _used(lines: Sequence[RecordedCall], roots: set[int]) -> list[RecordedCall]:
     """The lines whose results are read."""
-    wanted, found = set(roots), list[Line]()
+    wanted, found = set(roots), list[RecordedCall]()
     for line in reversed(lines):
         if wanted.intersection(line.results):
             wanted.update(line.refs)
@@ -306,8 +305,8 @@ def _used(lines: Sequence[Line], roots: set[int]) -> list[Line]:
 
 
 def _sums_of_products(
-    lines: Sequence[Line], forms: Sequence[tuple[tuple[int, ...], torch.dtype]], roots: set[int]
-) -> list[Line]:
+    lines: Sequence[RecordedCall], forms: Sequence[tuple[tuple[int, ...], torch.dtype]], roots: set[int]
+) -> list[RecordedCall]:
     """β x + α (A @ B) of stacks as `baddbmm`, which is what `addmm` of one matrix is and `torch.vmap` takes apart.
 
     One rounding instead of three, and a third of the operations.
@@ -317,7 +316,7 @@ def _sums_of_products(
     for line in lines:
         for at in line.refs:
             readers[at] = readers.get(at, 0) + 1
-    found: list[Line] = []
+    found: list[RecordedCall] = []
     for line in lines:
         first, second = line.args[:2] if len(line.args) > 1 else (None, None)
         if line.function is _ATEN.add.Tensor and isinstance(first, Ref) and isinstance(second, Ref):
@@ -329,6 +328,6 @@ def _sums_of_products(
                 if scaled is not None and scaled.function is _ATEN.mul.Scalar:
                     start, beta = scaled.args[0], scaled.args[1]
                 factors = (("beta", beta), ("alpha", dict(line.kwargs).get("alpha", 1)))
-                line = Line(_ATEN.baddbmm.default, (start, *product.args), factors, line.results, True)
+                line = RecordedCall(_ATEN.baddbmm.default, (start, *product.args), factors, line.results, True)
         found.append(line)
     return found

@@ -175,7 +175,7 @@ def test_muon_takes_the_operations_of_one_matrix_for_each_stack() -> None:
 
 @pytest.mark.usefixtures("stacks")
 def test_the_number_of_tensors_costs_no_operations() -> None:
-    """What repeats a step of SOAP does not depend on how many tensors a stack has, nor do refreshes record anew."""
+    """What repeats a step of SOAP does not depend on how many tensors a stack has, nor is a refresh recorded twice."""
     counts: list[list[int]] = []
     for height in (2, 9):
         ours = Optimizer(
