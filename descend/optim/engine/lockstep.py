@@ -195,7 +195,10 @@ class Lockstep:
                 name, j = ("clamp_min", 1) if most is None else ("clamp_max", 2)
                 return self._mapped(foreach(name), line, (line.args[0], self._constant(i, j)), {})
         if line.function is _ATEN.lerp.Scalar and self._is_stack(line.args[1]):
-            return self._mapped(foreach("lerp"), line, (*line.args[:2], self._constant(i, 2)), {})
+            weight = self._constant(i, 2)
+            return (
+                None if isinstance(weight, list) else self._mapped(foreach("lerp"), line, (*line.args[:2], weight), {})
+            )
         if line.function in _OF_TWO and len(line.args) == 2:
             return self._of_two(i, line, _OF_TWO[line.function])
         return None
@@ -239,7 +242,8 @@ class Lockstep:
         stacks = [x.at for x in args if self._is_stack(x)]
         if any(x is None for x in args) or not self._is_stack(args[0]) or not forms[result][1].is_floating_point:
             return None
-        if any(forms[at][1] is not forms[result][1] for at in stacks):
+        # A constant of the host, 0-d, is of no list.
+        if any(forms[at][1] is not forms[result][1] or not forms[at][0] for at in stacks):
             return None
         if any(not forms[x.at][1].is_floating_point for x in args if isinstance(x, Ref)):
             return None
