@@ -151,14 +151,14 @@ def _step_stacks(stacks: Sequence[Sequence[TensorUpdate]]) -> None:
     """Update stacks of one device and precision."""
     held = [_Stack.of(tasks) for tasks in stacks]
     _gather(held)
-    known: dict[str, list[tuple[_Stack, Recording]]] = {}
+    known: list[tuple[_Stack, Recording]] = []
     keys: dict[int, Hashable] = {}
     for stack in held:
         found = _repeated(stack, keys)
         if found is not None:
-            known.setdefault(found.pattern, []).append((stack, found))
-    for pairs in known.values():
-        _repeat([stack for stack, _ in pairs], tuple(found for _, found in pairs))
+            known.append((stack, found))
+    if known:
+        _repeat([stack for stack, _ in known], tuple(found for _, found in known))
     _scatter(held)
     counts = [task.entry["step"] for tasks in stacks for task in tasks]
     foreach("add_")(counts, [_ONE] * len(counts))
@@ -280,10 +280,8 @@ def _repeated(stack: _Stack, keys: dict[int, Hashable]) -> Recording | None:
 
 
 def _repeat(stacks: Sequence[_Stack], recordings: tuple[Recording, ...]) -> None:
-    """Update stacks whose recordings have one pattern."""
+    """Update stacks by their recordings."""
     numbers = torch.tensor([stack.numbers for stack in stacks], dtype=torch.float64, device="cpu").T
-    inputs = [[stack.inputs.pop(name) for stack in stacks] for name in recordings[0].inputs[len(NUMBERS) :]]
-    found = lockstep(recordings)(numbers, inputs)
-    for name, values in found.items():
-        for stack, new in zip(stacks, values, strict=True):
-            stack.new[name] = new
+    found = lockstep(recordings)(numbers, [stack.inputs for stack in stacks])
+    for stack, new in zip(stacks, found, strict=True):
+        stack.new = new

@@ -29,9 +29,9 @@ def recorded(text: Any, t: float = 2.0, given: dict[str, Tensor] | None = None) 
     return record(lambda: text(t_, given["g"], given["p"]), {"t": t_}, given)
 
 
-def repeated(recordings: list[Recording], t: float, given: list[dict[str, Tensor]]) -> dict[str, list[Tensor]]:
+def repeated(recordings: list[Recording], t: float, given: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
     numbers = torch.full((1, len(recordings)), t, dtype=torch.float64)
-    return Lockstep(recordings)(numbers, [[one[name] for one in given] for name in ("g", "p")])
+    return Lockstep(recordings)(numbers, [dict(one) for one in given])
 
 
 def mapped(text: Any) -> Any:
@@ -67,18 +67,18 @@ def test_repeating_gives_what_the_text_gives(name: str) -> None:
     assert made[0][1].pattern is made[1][1].pattern
     given = [inputs(rows, seed=7) for rows in heights]
     expected = [text(number(3.0), **one)["p"] for one in given]
-    found = repeated([one for _, one in made], 3.0, given)["p"]
+    found = repeated([one for _, one in made], 3.0, given)
     for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(one["p"], other, rtol=1e-6, atol=1e-6)
 
 
 def test_numbers_may_differ_among_stacks() -> None:
     text = mapped(lambda t, g, p: {"p": p * t + g / t - t * g.sqrt().maximum(t * p)})
     made, given = recorded(text)[1], [inputs(seed=1), inputs(seed=2)]
     numbers = torch.tensor([[2.0, 5.0]], dtype=torch.float64)
-    found = Lockstep([made, made])(numbers, [[one[name] for one in given] for name in ("g", "p")])["p"]
+    found = Lockstep([made, made])(numbers, [dict(one) for one in given])
     for one, t, new in zip(given, (2.0, 5.0), found, strict=True):
-        torch.testing.assert_close(new, text(number(t), **one)["p"], equal_nan=True)
+        torch.testing.assert_close(new["p"], text(number(t), **one)["p"], equal_nan=True)
 
 
 def test_what_is_done_twice_or_for_nothing_is_left_out() -> None:
@@ -93,7 +93,7 @@ def test_what_is_done_twice_or_for_nothing_is_left_out() -> None:
 
 def test_random_numbers_are_drawn_again() -> None:
     _, made = recorded(lambda t, g, p: {"p": torch.rand_like(g) - torch.rand_like(g)})
-    first, second = (repeated([made], 2.0, [inputs()])["p"][0] for _ in range(2))
+    first, second = (repeated([made], 2.0, [inputs()])[0]["p"] for _ in range(2))
     assert first.abs().max() > 0
     assert not torch.equal(first, second)
 
@@ -153,14 +153,14 @@ def test_what_would_not_be_the_same_is_not_repeated(text: Any) -> None:
 def test_an_unchanged_value_is_left_out() -> None:
     _, made = recorded(lambda t, g, p: {"p": p, "g": p})
     given = inputs()
-    found = repeated([made], 1.0, [given])
+    (found,) = repeated([made], 1.0, [given])
     assert found.keys() == {"g"}
-    assert found["g"][0] is given["p"]
+    assert found["g"] is given["p"]
 
 
 def test_inputs_are_given_up() -> None:
-    """A list that kept them would hold their memory to the end."""
+    """What kept them would hold their memory to the end."""
     _, made = recorded(lambda t, g, p: {"p": p * g})
-    held = [[x] for x in inputs().values()]
-    Lockstep([made])(torch.ones(1, 1, dtype=torch.float64), held)
-    assert held == []
+    held = inputs()
+    Lockstep([made])(torch.ones(1, 1, dtype=torch.float64), [held])
+    assert held == {}
