@@ -281,7 +281,6 @@ def _repeated(stack: _Stack, keys: dict[int, Hashable]) -> Recording | None:
 
 def _repeat(stacks: Sequence[_Stack], recordings: tuple[Recording, ...]) -> None:
     """Update stacks by their recordings."""
-    numbers = torch.tensor([stack.numbers for stack in stacks], dtype=torch.float64, device="cpu").T
-    found = lockstep(recordings)(numbers, [stack.inputs for stack in stacks])
+    found = lockstep(recordings)([stack.numbers for stack in stacks], [stack.inputs for stack in stacks])
     for stack, new in zip(stacks, found, strict=True):
         stack.new = new

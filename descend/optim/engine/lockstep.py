@@ -123,12 +123,13 @@ class _Lane:
         for at, i in last.items():
             self.over[i].append(at)
 
-    def begin(self, numbers: Tensor, inputs: Sequence[dict[str, Tensor]]) -> _Run:
+    def begin(self, numbers: Sequence[Sequence[float]], inputs: Sequence[dict[str, Tensor]]) -> _Run:
         """Take the inputs of the stacks, which are emptied."""
         run, names = _Run(len(self.first.forms)), self.first.inputs
-        for at, vector in enumerate(numbers[:, self.stacks].unbind(0)):
+        table = torch.tensor([numbers[i] for i in self.stacks], dtype=torch.float64, device="cpu")
+        for at, vector in enumerate(table.unbind(1)):
             self._keep(run, at, vector)
-        for at in range(len(numbers), len(names)):
+        for at in range(table.shape[1], len(names)):
             run.values[at] = [inputs[i].pop(names[at]) for i in self.stacks]
         return run
 
@@ -325,11 +326,13 @@ class Lockstep:
 
         return step
 
-    def __call__(self, numbers: Tensor, inputs: Sequence[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+    def __call__(
+        self, numbers: Sequence[Sequence[float]], inputs: Sequence[dict[str, Tensor]]
+    ) -> list[dict[str, Tensor]]:
         """New values of each stack by name, of those that are not the old ones.
 
         Args:
-            numbers: (numbers, stacks) in float64.
+            numbers: Of each stack the numbers that are its first inputs.
             inputs: Of each stack its other inputs by name; emptied, so that their memory is free after their last
                 reader.
         """

@@ -170,7 +170,7 @@ def test_muon_takes_the_operations_of_one_matrix_for_each_stack() -> None:
     ours = Optimizer(with_gradients(MATRICES), Muon(bfloat16=True), lr=1e-2, runner="blocks", on_nonfinite="allow")
     theirs = torch.optim.Muon(with_gradients(MATRICES))
     per_matrix = steady(theirs) / len(MATRICES)
-    assert steady(ours) <= 4 * per_matrix
+    assert steady(ours) <= 3.25 * per_matrix
 
 
 @pytest.mark.usefixtures("stacks")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from descend.optim.engine.lockstep import Lockstep
 from descend.optim.engine.recorded import Recording, record
+from descend.torch_private import dispatch_mode
 
 aten = torch.ops.aten
 
@@ -30,8 +31,7 @@ def recorded(text: Any, t: float = 2.0, given: dict[str, Tensor] | None = None) 
 
 
 def repeated(recordings: list[Recording], t: float, given: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
-    numbers = torch.full((1, len(recordings)), t, dtype=torch.float64)
-    return Lockstep(recordings)(numbers, [dict(one) for one in given])
+    return Lockstep(recordings)([[t]] * len(recordings), [dict(one) for one in given])
 
 
 def mapped(text: Any) -> Any:
@@ -41,6 +41,7 @@ def mapped(text: Any) -> Any:
 TEXTS: dict[str, Any] = {
     "arithmetic": lambda t, g, p: {"p": p - (0.5 * t) * g / (2.0 + g.abs()) + 1.5 * p * g},
     "subtracted from a number": lambda t, g, p: {"p": (t - p) * (1 - g) / (3.0 / (g * g + 1))},
+    "with factors on either side": lambda t, g, p: {"p": (0.5 * p + g) * (p - 2 * g) + (0.25 * p - 3.0 * g)},
     "with factors": lambda t, g, p: {"p": torch.add(p, g, alpha=-0.25) - torch.sub(g, p, alpha=2)},
     "bounded": lambda t, g, p: {"p": g.clamp(-0.5, 0.5) + p.clamp(min=0.1) - g.clamp(max=0.2)},
     "chosen": lambda t, g, p: {"p": torch.where(g > 0, p, torch.minimum(g, p) ** 2).lerp(g, 0.25)},
@@ -72,11 +73,38 @@ def test_repeating_gives_what_the_text_gives(name: str) -> None:
         torch.testing.assert_close(one["p"], other, rtol=1e-6, atol=1e-6)
 
 
+def test_recordings_of_different_patterns_share_calls() -> None:
+    """Each has lines of its own; lists of both are one call where they meet."""
+    texts = [
+        mapped(lambda t, g, p: {"p": (p * g).sqrt().clamp(min=0.1) * t}),
+        mapped(lambda t, g, p: {"p": ((p @ g) * g).sqrt().sum(0, keepdim=True).clamp(min=0.2) * t - p}),
+    ]
+    made, given = [recorded(text)[1] for text in texts], [inputs(seed=1), inputs(seed=2)]
+    assert made[0].pattern != made[1].pattern
+    numbers, expected = (3.0, 0.5), []
+    for text, t, one in zip(texts, numbers, given, strict=True):
+        expected.append(text(number(t), **one)["p"])
+    seen: list[str] = []
+
+    def call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        seen.append(str(function))
+        return function(*args, **kwargs)
+
+    together = Lockstep(made)
+    with dispatch_mode(call):
+        found = together([[t] for t in numbers], [dict(one) for one in given])
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one["p"], other, equal_nan=True)
+    calls = sorted(name for name in seen if "foreach" in name)
+    assert calls == [
+        f"aten._foreach_{x}" for x in ("clamp_min.ScalarList", "mul.List", "mul.ScalarList", "sqrt.default", "sub.List")
+    ]
+
+
 def test_numbers_may_differ_among_stacks() -> None:
     text = mapped(lambda t, g, p: {"p": p * t + g / t - t * g.sqrt().maximum(t * p)})
     made, given = recorded(text)[1], [inputs(seed=1), inputs(seed=2)]
-    numbers = torch.tensor([[2.0, 5.0]], dtype=torch.float64)
-    found = Lockstep([made, made])(numbers, [dict(one) for one in given])
+    found = Lockstep([made, made])([[2.0], [5.0]], [dict(one) for one in given])
     for one, t, new in zip(given, (2.0, 5.0), found, strict=True):
         torch.testing.assert_close(new["p"], text(number(t), **one)["p"], equal_nan=True)
 
@@ -104,6 +132,16 @@ def test_sums_of_products_are_one_operation() -> None:
     assert [line.function for line in made.lines] == [aten.baddbmm.default]
     _, made = recorded(mapped(lambda t, g, p: {"p": (p @ g) * (g + p @ g)}))
     assert aten.baddbmm.default not in [line.function for line in made.lines]
+
+
+def test_a_factor_is_part_of_a_sum() -> None:
+    """β m + (1 − β) g in two operations; a product that is read elsewhere stays one."""
+    _, made = recorded(mapped(lambda t, g, p: {"p": 0.5 * p + 0.25 * g}))
+    assert [line.function for line in made.lines] == [aten.mul.Tensor, aten.add.Tensor]
+    _, made = recorded(mapped(lambda t, g, p: {"p": p - 0.25 * g}))
+    assert [line.function for line in made.lines] == [aten.sub.Tensor]
+    _, made = recorded(mapped(lambda t, g, p: {"p": p - 0.25 * g, "g": 0.25 * g}))
+    assert [line.function for line in made.lines] == [aten.mul.Tensor, aten.sub.Tensor]
 
 
 def test_another_answer_is_another_recording() -> None:
@@ -162,5 +200,5 @@ def test_inputs_are_given_up() -> None:
     """What kept them would hold their memory to the end."""
     _, made = recorded(lambda t, g, p: {"p": p * g})
     held = inputs()
-    Lockstep([made])(torch.ones(1, 1, dtype=torch.float64), [held])
+    Lockstep([made])([[1.0]], [held])
     assert held == {}
