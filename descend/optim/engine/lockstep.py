@@ -172,9 +172,11 @@ class _Lane:
     def _one_by_one(self, i: int, line: RecordedCall) -> Step:
         lines = [recording.lines[i] for recording in self.recordings]
         self.split.update(at for at in line.refs if at in self.first.numbers)
-        function, results = _FASTER.get(line.function, line.function), line.results
-        if line.function is _ATEN._to_copy.default and [key for key, _ in line.kwargs] == ["dtype"]:
-            function = _converted
+        function, results = line.function, line.results
+        if line.args and isinstance(line.args[0], Ref):  # a number of Python may stand for a tensor in ATen alone
+            function = _FASTER.get(function, function)
+            if function is _ATEN._to_copy.default and [key for key, _ in line.kwargs] == ["dtype"]:
+                function = _converted
         refs = [(j, x.at) for j, x in enumerate(line.args) if isinstance(x, Ref)]
         simple = len(refs) == len(line.refs)
         forms = [(list(one.args), dict(one.kwargs)) for one in lines]

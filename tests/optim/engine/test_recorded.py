@@ -73,6 +73,14 @@ def test_repeating_gives_what_the_text_gives(name: str) -> None:
         torch.testing.assert_close(one["p"], other, rtol=1e-6, atol=1e-6)
 
 
+def test_a_number_of_python_is_converted_to_the_precision_of_elements() -> None:
+    """As `torch.vmap` does with the factor of a tensor that is 0-d for the text and no stack of floats for ATen."""
+    text = mapped(lambda t, g, p: {"p": (p[0, 0].to(torch.bfloat16) * 0.3 + g[0, 0].to(torch.bfloat16)) * t})
+    made, given = recorded(text)[1], inputs(seed=1)
+    (found,) = repeated([made], 3.0, [given])
+    torch.testing.assert_close(found["p"], text(number(3.0), **given)["p"])
+
+
 def test_recordings_of_different_patterns_share_calls() -> None:
     """Each has lines of its own; lists of both are one call where they meet."""
     texts = [
