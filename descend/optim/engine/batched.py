@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST_ELEMENTS", "step_batched"]
 
 MOST_ELEMENTS = 2**24  # of weights updated together; more fill a GPU by themselves, and their copies would take memory
-MOST_ANSWERS = 4  # different recordings of one form; a text that asks for the value of t itself would have one a step
+MOST_ANSWERS = 4  # recordings of one form that are kept; a text that asks for the value of t itself has one a step
 
 _ONE = torch.ones((), dtype=torch.float64, device="cpu")
 
@@ -221,7 +221,7 @@ def _scatter(stacks: Sequence[_Stack]) -> None:
 # ---- recordings
 
 
-_recordings: dict[Hashable, list[Recording] | None] = {}  # None where a text cannot be repeated
+_recordings: dict[Hashable, list[Recording]] = {}
 MOST_FORMS = 1024  # of which recordings are kept
 
 
@@ -257,26 +257,32 @@ def _key_of(settings: GroupSettings) -> _Key | None:
 
 
 def _repeated(stack: _Stack, keys: dict[int, Hashable]) -> Recording | None:
-    """The recording that holds for a stack, or None where the text itself was used."""
+    """The recording that holds for a stack, or None where the text itself has updated it."""
     first = stack.tasks[0]
     if id(first.settings) not in keys:
         keys[id(first.settings)] = _key_of(first.settings)
     common = keys[id(first.settings)]
     p = stack.inputs["p"]
-    key = (common, p.shape, p.dtype, p.device)
-    if common is None or _recordings.get(key, ()) is None:
+    if common is None:
         stack.new = stack.call(stack.scalars())
         return None
-    known = _recordings.get(key) or []
-    scalars = stack.scalars() if any(one.answers for one in known) or not known else {}
+    key = (common, p.shape, p.dtype, p.device)
+    known = _recordings.get(key, [])
+    scalars = stack.scalars() if not known or any(one.answers for one in known) else {}
     for one in known:
         if one.answers_are(list(scalars.values())):
             return one
-    stack.new, made = record(lambda: stack.call(scalars), scalars, stack.inputs)
-    if len(_recordings) >= MOST_FORMS:
-        _recordings.clear()
-    _recordings[key] = None if made is None or len(known) == MOST_ANSWERS else [*known, made]
-    return None
+    found, made = record(lambda: stack.call(scalars), scalars, stack.inputs)
+    if made is None:
+        stack.new = found
+        return None
+    if len(known) < MOST_ANSWERS:
+        if len(_recordings) >= MOST_FORMS:
+            _recordings.clear()
+        _recordings[key] = [*known, made]
+    # What the text gave is dropped: a run that goes on from a checkpoint records at another step than the one that
+    # never stopped, and both are to get the same bits.
+    return made
 
 
 def _repeat(stacks: Sequence[_Stack], recordings: tuple[Recording, ...]) -> None:

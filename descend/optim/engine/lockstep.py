@@ -366,7 +366,7 @@ def _joined(parts: list[Any], is_list: bool, sizes: Sequence[int]) -> Any:
     return [x for part in spread for x in part]
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=64)
 def lockstep(recordings: tuple[Recording, ...]) -> Lockstep:
     """How these recordings are carried out."""
     return Lockstep(recordings)

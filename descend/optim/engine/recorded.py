@@ -3,8 +3,8 @@
 Rules are Python, and mapping them over a stack (`torch.vmap`) costs the host several times as much as the operations
 themselves. What a text does to tensors of given shapes is always the same operations, whatever the numbers t, lr,
 decay and size are. Where a text asks for a value of those numbers (`if t == 1`), its answer is kept beside the
-operations, and another answer is another recording. A text that asks for many different values, or takes values in a
-way that no recording sees, is not repeated: it is mapped at each step.
+operations, and another answer is another recording; of a text that asks for many different values there is a new one
+at each step. What a text does in a way that no recording sees is not repeated: such a text is mapped at each step.
 """
 
 from __future__ import annotations
