@@ -7,15 +7,15 @@ there and is repaired here. No other file of the package names a private part of
 Importing this module does not import torch; each function imports what it needs.
 
     autograd        run_backward
-    tensors         version_counter, view_base, tensor_address, foreach_copy, AllFinite,
-                    is_functorch_wrapped
+    tensors         version_counter, view_base, tensor_address, foreach, foreach_copy, flattened,
+                    AllFinite, is_functorch_wrapped
     storages        storage_identity, storage_use_count, weak_storage
     module types    norm_class, batch_norm_class, instance_norm_class, convolution_class, dropout_class
     modules         has_hooks, own_buffers, compiled_call, set_compiled_call
     optimizers      step_is_observed, skips_flagged_updates, mark_outside_graphs, dynamo_is_imported, plain_state_dict
     distributed     shard_region, reset_reducer, collectives_begun, default_store, clone_store,
                     disable_elastic_restarts, log_no_native_warnings
-    compilers       operator_schema, private_operator
+    compilers       operator_schema, private_operator, dispatch_mode
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     import torch
     from torch import Tensor, nn
@@ -43,8 +44,11 @@ __all__ = [
     "convolution_class",
     "default_store",
     "disable_elastic_restarts",
+    "dispatch_mode",
     "dropout_class",
     "dynamo_is_imported",
+    "flattened",
+    "foreach",
     "foreach_copy",
     "has_hooks",
     "instance_norm_class",
@@ -135,6 +139,24 @@ def foreach_copy(destinations: Sequence[Tensor], sources: Sequence[Tensor]) -> N
 
     copy_all: Callable[[Sequence[Tensor], Sequence[Tensor]], None] = getattr(torch, "_foreach_copy_")  # noqa: B009
     copy_all(destinations, sources)
+
+
+def foreach(name: str) -> Callable[..., list[Tensor]]:
+    """The function that does `torch.NAME` to all tensors of a list, on a GPU in a few launches; none is public."""
+    import torch
+
+    return getattr(torch, f"_foreach_{name}")
+
+
+def flattened(tensors: Sequence[Tensor]) -> Tensor:
+    """A new vector with the elements of all tensors of one precision and device, in order.
+
+    `torch.cat` takes vectors, and making those one by one takes twice as long.
+    """
+    from torch._utils import _flatten_dense_tensors  # pyright: ignore[reportPrivateUsage]
+
+    flat = _flatten_dense_tensors(tensors)
+    return flat.clone() if len(tensors) == 1 else flat  # of one tensor it is a view
 
 
 def own_buffers(module: nn.Module) -> list[Tensor]:
@@ -393,3 +415,21 @@ def private_operator(name: str) -> Any:
     import torch
 
     return getattr(torch.ops.aten, name)
+
+
+def dispatch_mode(call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> AbstractContextManager[Any]:
+    """Within it each ATen operation goes through call(overload, args, kwargs), below `torch.vmap` and autograd.
+
+    The public modes see functions of Python, where a stack is one tensor still.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class DispatchMode(TorchDispatchMode):
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:  # what would skip it imports torch._dynamo, which takes two seconds
+            return False
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return call(func, args, kwargs or {})
+
+    return DispatchMode()

@@ -96,6 +96,44 @@ def test_foreach_copy_copies_each_and_casts():
     assert to[1].dtype == torch.float64
 
 
+def test_foreach_names_functions_of_lists():
+    assert [x.tolist() for x in torch_private.foreach("mul")([torch.ones(2), torch.ones(())], [2.0, 3.0])] == [
+        [2, 2],
+        3,
+    ]
+
+
+def test_flattened_is_new_memory_in_the_order_of_the_indices():
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert torch_private.flattened([x.t(), torch.tensor(5.0)]).tolist() == [1, 3, 2, 4, 5]
+    alone = torch_private.flattened([x])
+    alone.zero_()
+    assert x[0].tolist() == [1, 2]
+
+
+def test_a_dispatch_mode_sees_what_a_mapped_function_does_to_stacks():
+    seen: list[tuple[str, tuple[int, ...]]] = []
+
+    def call(function, args, kwargs):
+        seen.append((str(function), tuple(args[0].shape)))
+        return function(*args, **kwargs)
+
+    x = torch.zeros(3, 2)
+    with torch.no_grad(), torch_private.dispatch_mode(call):
+        torch.vmap(lambda x: x.exp())(x)
+    assert seen == [("aten.exp.default", (3, 2))]
+
+
+def test_a_dispatch_mode_does_not_import_the_compiler():
+    code = (
+        "import sys, torch\nfrom descend.torch_private import dispatch_mode\n"
+        "with dispatch_mode(lambda function, args, kwargs: function(*args, **kwargs)):\n    torch.zeros(2).exp()\n"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
+
+
 def test_is_functorch_wrapped_inside_vmap_only():
     seen: list[bool] = []
 

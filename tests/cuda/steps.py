@@ -8,12 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from descend.optim.optimizer import Optimizer
-from descend.optim.rules import ALL_RULES, Rule
+from descend.optim.rules import ALL_RULES, SOAP, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 ONE_OF_EACH = list({type(rule): rule for rule in ALL_RULES if not rule.whole_tensor}.values())
+# Of whole tensors; SOAP's bases are arbitrary where g gᵀ is singular.
+OF_WHOLE_TENSORS = list(
+    {type(rule): rule for rule in ALL_RULES if rule.whole_tensor and type(rule) is not SOAP}.values()
+)
 SIZES = [(), (1,), (4, 3), (5000,), (64, 64), (3, 7, 11)]
 
 
@@ -30,8 +34,10 @@ def give_gradients(params: list[nn.Parameter], step: int, *, absent: bool = Fals
         p.grad = None if absent and (i + step) % 3 == 0 else g.t().contiguous().t() if g.ndim == 2 else g
 
 
-def trained(rule: Rule, runner: str, dtype: torch.dtype, device: str = "cuda", steps: int = 5) -> list[Tensor]:
-    params = parameters(dtype, device)
+def trained(
+    rule: Rule, runner: str, dtype: torch.dtype, device: str = "cuda", steps: int = 5, copies: int = 1
+) -> list[Tensor]:
+    params = [p for _ in range(copies) for p in parameters(dtype, device)]
     ours = Optimizer(params, rule, lr=1e-2, weight_decay=0.01, runner=runner, seed=1)
     for step in range(steps):
         give_gradients(params, step, absent=True)

@@ -15,7 +15,7 @@ from descend.lower.forward_context import ForwardContext
 from descend.optim import named_optimizers
 from descend.optim.rules import LAMB, LANS, LARS, SGLD, Rule
 from tests.cuda.runs import DEVICES, fitted, samples, weights
-from tests.cuda.steps import ONE_OF_EACH, trained
+from tests.cuda.steps import OF_WHOLE_TENSORS, ONE_OF_EACH, trained
 from tests.lower.single import Single, random
 from tests.lower.test_every_kind import TABLE, drawn
 
@@ -30,6 +30,16 @@ def test_03_runners_agree(rule: Rule, dtype: torch.dtype) -> None:
     for runner in ("plain", "blocks", "compiled"):
         for found, value in zip(trained(rule, runner, dtype), expected, strict=True):
             torch.testing.assert_close(found, value, rtol=tolerance, atol=tolerance, msg=f"{runner} of {rule}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rule", OF_WHOLE_TENSORS, ids=lambda rule: type(rule).__name__)
+def test_03_stacks_agree(rule: Rule, dtype: torch.dtype) -> None:
+    """Tensors of one shape are stacked; all stacks are updated together, and each tensor as it would be alone."""
+    expected = trained(rule, "plain", dtype, "cpu", copies=3)
+    tolerance = 2e-5 if dtype == torch.float32 else 2e-2
+    for found, value in zip(trained(rule, "compiled", dtype, copies=3), expected, strict=True):
+        torch.testing.assert_close(found, value, rtol=tolerance, atol=tolerance, msg=f"{rule}")
 
 
 @pytest.mark.parametrize("rule", [LAMB(), LARS(), LANS(), SGLD()], ids=lambda rule: type(rule).__name__)

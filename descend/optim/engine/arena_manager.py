@@ -221,6 +221,8 @@ class ArenaManager:
             return list(tasks), []
         before = len(self.arenas)
         traces = {low: traces_of(settings, low) for low in (False, True)}
+        if not any(traces[task.param.dtype in LOW_PRECISION][task.group] for task in tasks):
+            return list(tasks), []
         staying = in_place([task.param for task in tasks], [p for known in lists for p in known.tensors])
         fitting = [task for task in tasks if _fits(task, traces, id(task.param) in staying)]
         for together in grouped(fitting, traces, staying).values():

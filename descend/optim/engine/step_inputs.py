@@ -350,5 +350,28 @@ def tasks_of(
 
 def open_states(tasks: list[TensorUpdate]) -> None:
     """Make the state of tensors that are updated for the first time; move it where the weights moved."""
+    forms: dict[tuple[int, torch.Size, torch.dtype], dict[str, tuple[torch.Size, torch.dtype]]] = {}
     for task in tasks:
-        ensure_state(task.entry, task.settings.rule, task.param, task.name)
+        p = task.param
+        form = forms.get((id(task.settings), p.shape, p.dtype))
+        if form is None:
+            held = named_entries(template(task.settings.rule, p))
+            form = {name: (x.shape, x.dtype) for name, x in held.items()}
+            if p.dtype in LOW_PRECISION:
+                form["master"] = (p.shape, torch.float32)
+            forms[id(task.settings), p.shape, p.dtype] = form
+        if not _is_open(task.entry, form, p):
+            ensure_state(task.entry, task.settings.rule, p, task.name)
+
+
+def _is_open(entry: Entry, form: Mapping[str, tuple[torch.Size, torch.dtype]], p: Tensor) -> bool:
+    """Whether plain tensors of these shapes and precisions lie where p lies, so that `ensure_state` has nothing to do.
+
+    Asked of every tensor at every step of a rule that runs tensor by tensor.
+    """
+    device = p.device
+    for name, (shape, dtype) in form.items():
+        x = entry.get(name)
+        if type(x) is not torch.Tensor or x.shape != shape or x.dtype is not dtype or x.device != device:
+            return False
+    return "step" in entry and ("master" in entry) == ("master" in form)

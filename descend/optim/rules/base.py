@@ -32,6 +32,9 @@ asks for `row_mean` or `column_mean` is such a rule. Where its text is elementwi
 totals, and each entry of its state is shaped like p or like a mean of it, kernels are compiled for it as for other
 rules. Of p with fewer than two dimensions there are no such means.
 
+On a GPU the text of a rule of whole tensors is mapped over stacks of them, and what it did is repeated at later steps
+(engine/recorded.py). So a text is a function of what it asks for, and changes nothing else.
+
 A rule of elements alone may say `rowwise = True`: of a sparse gradient it then updates the rows that the gradient has,
 with their state, and the other rows stay as they are, moments and decay included.
 

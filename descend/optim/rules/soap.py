@@ -121,18 +121,19 @@ class SOAP(Rule):
         b = self.shampoo_beta
         L = None if s.L is None else torch.addmm(s.L, G, G.mT, beta=b, alpha=1 - b)
         R = None if s.R is None else torch.addmm(s.R, G.mT, G, beta=b, alpha=1 - b)
-        return d, self._with_bases(SOAPState(M.reshape(g.shape), V.reshape(g.shape), L, R, s.QL, s.QR), int(t))
+        return d, self._with_bases(SOAPState(M.reshape(g.shape), V.reshape(g.shape), L, R, s.QL, s.QR), t)
 
-    def _with_bases(self, s: SOAPState, t: int) -> SOAPState:
-        if t != 1 and t % self.frequency:
+    def _with_bases(self, s: SOAPState, t: Tensor) -> SOAPState:
+        first = bool(t == 1)
+        if not first and bool(t % self.frequency != 0):
             return s
         squares, mean = as_matrix(s.V), _back(as_matrix(s.M), s.QL, s.QR)
         left, right = s.QL, s.QR
         if s.L is not None and left is not None:
-            left, order = _refresh(s.L, left, t == 1)
+            left, order = _refresh(s.L, left, first)
             squares = squares[order]
         if s.R is not None and right is not None:
-            right, order = _refresh(s.R, right, t == 1)
+            right, order = _refresh(s.R, right, first)
             squares = squares[:, order]
         M = _rotate(mean, left, right).reshape(s.M.shape)
         return s._replace(M=M, V=squares.reshape(s.V.shape), QL=left, QR=right)
