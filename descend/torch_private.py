@@ -15,7 +15,7 @@ Importing this module does not import torch; each function imports what it needs
     optimizers      step_is_observed, mark_outside_graphs, dynamo_is_imported, plain_state_dict
     distributed     shard_region, reset_reducer, collectives_begun, default_store, clone_store,
                     disable_elastic_restarts, log_no_native_warnings
-    compilers       operator_schema, private_operator, dispatch_mode_class, decomposed
+    compilers       operator_schema, private_operator, dispatch_mode, decomposed
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
     "decomposed",
     "default_store",
     "disable_elastic_restarts",
-    "dispatch_mode_class",
+    "dispatch_mode",
     "dropout_class",
     "dynamo_is_imported",
     "foreach_copy",
@@ -433,11 +433,22 @@ def private_operator(name: str) -> Any:
     return getattr(torch.ops.aten, name)
 
 
-def dispatch_mode_class() -> type[Any]:
-    """Base of what sees every operation before it runs, which torch documents and keeps in a private module."""
+def dispatch_mode(run: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> contextlib.AbstractContextManager[Any]:
+    """A context in which every operator below autograd and vmap is called by `run`, from itself and its arguments.
+
+    Within `run` the context is left. Torch has its base class in a private module, and marks a method that stands in a
+    subclass for its compiler, which it imports for that; a function that is put there later it leaves as it is.
+    """
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    return TorchDispatchMode
+    class Mode(TorchDispatchMode):
+        pass
+
+    def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return run(func, args, kwargs or {})
+
+    setattr(Mode, "__torch_dispatch__", dispatch)  # noqa: B010  # see above
+    return Mode()
 
 
 def decomposed(operator: Any, tensors: Sequence[Tensor], args: Sequence[Any], options: dict[str, Any]) -> Any:

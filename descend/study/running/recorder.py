@@ -12,7 +12,7 @@ import torch
 from torch.fx import Graph, GraphModule
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from descend.torch_private import decomposed, dispatch_mode_class
+from descend.torch_private import decomposed, dispatch_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["Form", "recorded"]
 
 _aten = torch.ops.aten
-_Mode: Any = dispatch_mode_class()
 
 
 class Form(NamedTuple):
@@ -60,22 +59,23 @@ def recorded(
     recorder = _Recorder(decompositions)
     for number, x in enumerate(example):
         recorder.note(x, recorder.graph.placeholder(f"given_{number}"))
-    with recorder:
+    with recorder.mode:
         results = function(*example)
     recorder.graph.output([recorder.node_of(x) for x in results])
     return GraphModule(recorder.constants, recorder.graph)
 
 
-class _Recorder(_Mode):
+class _Recorder:
     """Sees every operation below autograd and vmap, and notes it.
 
     Attributes:
+        mode: The context in which it does so.
         graph: What was noted.
         constants: Tensors that are neither given nor made by an operation, by name.
     """
 
     def __init__(self, decompositions: Mapping[Any, Callable[..., Any]]) -> None:
-        super().__init__()
+        self.mode = dispatch_mode(self._run)
         self.graph = Graph()
         self.constants: dict[str, Tensor] = {}
         self._decompositions = decompositions
@@ -104,13 +104,10 @@ class _Recorder(_Mode):
             self._fixed.add(node)
         return self._nodes[x]
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def _run(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Run an operation, and note it or what stands for it."""
-        options = kwargs or {}
         tensors = list(_tensors_in((*args, *options.values())))
-        with self:
+        with self.mode:
             made = self._in_parts(func, tensors, args, options)
         if made is not NotImplemented:
             return made
