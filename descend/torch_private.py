@@ -111,7 +111,9 @@ def grad_and_value(function: Callable[..., tuple[Tensor, Any]]) -> Callable[...,
         if dynamo_is_imported():
             return cast("Any", torch.func.grad_and_value(function, has_aux=True)(p, *rest))
         private: Any = transforms
-        saved = torch.autograd.graph.disable_saved_tensors_hooks("torch.func's transforms know no hooks of saved tensors")
+        saved = torch.autograd.graph.disable_saved_tensors_hooks(
+            "torch.func's transforms know no hooks of saved tensors"
+        )
         with saved, private.grad_increment_nesting() as level, torch.enable_grad():
             p, rest = private._wrap_all_tensors((p, rest), level)
             for x in p.values():
