@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.fx import Node
 
-__all__ = ["Form", "recorded"]
+__all__ = ["TensorForm", "recorded"]
 
 _aten = torch.ops.aten
 
 
-class Form(NamedTuple):
+class TensorForm(NamedTuple):
     """How the values of a node lie in memory.
 
     Attributes:
@@ -44,7 +44,7 @@ def recorded(
     example: Sequence[Tensor],
     decompositions: Mapping[Any, Callable[..., Any]],
 ) -> GraphModule:
-    """A graph of ATen operations, whose nodes have their `Form` as `meta["form"]`.
+    """A graph of ATen operations, whose nodes have their `TensorForm` as `meta["form"]`.
 
     Transforms of torch.func are gone from it: it is what they come to for tensors of these shapes.
 
@@ -87,7 +87,7 @@ class _Recorder:
         if isinstance(value, torch.Tensor):
             self._nodes[value] = node
             if value.layout is torch.strided:
-                node.meta["form"] = Form(tuple(value.shape), value.dtype, value.stride())
+                node.meta["form"] = TensorForm(tuple(value.shape), value.dtype, value.stride())
         elif isinstance(value, (tuple, list)):
             for place, part in enumerate(cast("Sequence[Any]", value)):
                 own = self.graph.call_function(operator.getitem, (node, place))
