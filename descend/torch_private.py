@@ -444,14 +444,14 @@ def dispatch_mode(run: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) ->
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Mode(TorchDispatchMode):
+    class CallingMode(TorchDispatchMode):
         pass
 
     def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return run(func, args, kwargs or {})
 
-    setattr(Mode, "__torch_dispatch__", dispatch)  # noqa: B010  # see above
-    return Mode()
+    setattr(CallingMode, "__torch_dispatch__", dispatch)  # noqa: B010  # see above
+    return CallingMode()
 
 
 def decomposed(operator: Any, tensors: Sequence[Tensor], args: Sequence[Any], options: dict[str, Any]) -> Any:
