@@ -8,7 +8,8 @@ and after. The Optuna loop trains in plain torch, as its users write it, and sco
 all processors, by `n_jobs` (threads) and by processes of its own. Ways
 take turns; medians count, with the quarter to three quarters of the rounds. Weights, orders of samples, schedules,
 scores and records are in the time of every way; what a process makes once, the traces of stacks, is not. "whole" is
-what `--executor auto` takes: timing a few steps, loading traces from disk or tracing, and running what is chosen.
+what `--executor auto` takes: timing a few steps, loading traces from disk or tracing, and running what is chosen;
+"whole, first" is the same as the first call of a new process, without traces on disk.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ import argparse
 import dataclasses
 import importlib.util
 import itertools
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -127,6 +131,14 @@ def whole(case: Case) -> int:
     return len(list(way.run(fresh, trials(case), 1, {})))
 
 
+def whole_first(case: Case) -> float:
+    """Seconds of it in a new process that finds no traces on disk, without those of starting Python and importing."""
+    with tempfile.TemporaryDirectory() as place:
+        command = [sys.executable, __file__, "--case", str(CASES.index(case)), "--first"]
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": place}
+        return float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+
+
 def optuna_threads(case: Case) -> int:
     """As users of Optuna write it, with `n_jobs` as many as there are processors."""
     return optuna_loop(case, case.alone * cores(), cores())
@@ -171,8 +183,10 @@ def optuna_loop(case: Case, trials: int, jobs: int = 1) -> int:
     return trials
 
 
-def seconds_a_trial(way: Callable[[Case], int], case: Case) -> float:
+def seconds_a_trial(way: Callable[[Case], float], case: Case) -> float:
     """Of one round."""
+    if way is whole_first:
+        return whole_first(case) / case.trials
     began = time.perf_counter()
     count = way(case)
     return (time.perf_counter() - began) / count
@@ -197,10 +211,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--case", type=int, choices=range(len(CASES)), help="only this one")
     parser.add_argument("--only", action="append", help="this way, and others that are named so too")
+    parser.add_argument("--first", action="store_true", help="print the seconds of one whole call, and nothing else")
     given = parser.parse_args()
     rounds = given.rounds
     torch.set_num_threads(1)
-    ways: dict[str, Callable[[Case], int]] = {
+    if given.first:
+        print(seconds_a_trial(whole, CASES[given.case]) * CASES[given.case].trials)
+        return
+    ways: dict[str, Callable[[Case], float]] = {
         "one": one_by_one,
         "together": together,
         "stacks": in_stacks,
@@ -209,7 +227,7 @@ def main() -> None:
     if cores() == 1:
         del ways["stacks"]
         del ways["processes"]
-    ways["whole"] = whole
+    ways |= {"whole": whole, "whole, first": whole_first}
     if importlib.util.find_spec("optuna"):
         ways["optuna, n_jobs"] = optuna_threads
         ways["optuna, processes"] = optuna_processes

@@ -6,7 +6,7 @@ there and is repaired here. No other file of the package names a private part of
 
 Importing this module does not import torch; each function imports what it needs.
 
-    autograd        run_backward
+    autograd        run_backward, grad_and_value, quick_checks
     tensors         version_counter, view_base, tensor_address, foreach, foreach_copy, flattened,
                     AllFinite, is_functorch_wrapped
     storages        storage_identity, storage_use_count, weak_storage
@@ -15,11 +15,12 @@ Importing this module does not import torch; each function imports what it needs
     optimizers      step_is_observed, skips_flagged_updates, mark_outside_graphs, dynamo_is_imported, plain_state_dict
     distributed     shard_region, reset_reducer, collectives_begun, default_store, clone_store,
                     disable_elastic_restarts, log_no_native_warnings
-    compilers       operator_schema, private_operator, dispatch_mode
+    compilers       operator_schema, private_operator, dispatch_mode, decomposed
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -28,8 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Generator, Sequence
 
     import torch
     from torch import Tensor, nn
@@ -42,6 +42,7 @@ __all__ = [
     "collectives_begun",
     "compiled_call",
     "convolution_class",
+    "decomposed",
     "default_store",
     "disable_elastic_restarts",
     "dispatch_mode",
@@ -50,6 +51,7 @@ __all__ = [
     "flattened",
     "foreach",
     "foreach_copy",
+    "grad_and_value",
     "has_hooks",
     "instance_norm_class",
     "is_functorch_wrapped",
@@ -60,6 +62,7 @@ __all__ = [
     "own_buffers",
     "plain_state_dict",
     "private_operator",
+    "quick_checks",
     "reset_reducer",
     "run_backward",
     "set_compiled_call",
@@ -91,6 +94,68 @@ def run_backward(top: Tensor, start: Tensor) -> None:
         return
     engine: Any = torch.autograd.graph._engine_run_backward  # pyright: ignore[reportPrivateUsage]  # see above
     engine((top,), (start,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+def grad_and_value(function: Callable[..., tuple[Tensor, Any]]) -> Callable[..., tuple[dict[str, Tensor], Any]]:
+    """`torch.func.grad_and_value(function, has_aux=True)` of tensors by name, without importing torch._dynamo.
+
+    Torch imports it, half a second, to switch off the compilation of backward passes, which is off where it is not
+    imported. What is called here is what torch calls then, in the same order.
+
+    Args:
+        function: From tensors by name, which are differentiated, and others to a scalar and anything else.
+
+    Returns:
+        A function of the same arguments to the gradients by name, and the pair that `function` returned.
+    """
+    import torch
+    from torch._functorch import eager_transforms as transforms
+
+    def of_all(p: dict[str, Tensor], *rest: Any) -> tuple[dict[str, Tensor], Any]:
+        if dynamo_is_imported():
+            return cast("Any", torch.func.grad_and_value(function, has_aux=True)(p, *rest))
+        private: Any = transforms
+        saved = torch.autograd.graph.disable_saved_tensors_hooks(
+            "torch.func's transforms know no hooks of saved tensors"
+        )
+        with saved, private.grad_increment_nesting() as level, torch.enable_grad():
+            p, rest = private._wrap_all_tensors((p, rest), level)
+            for x in p.values():
+                private._create_differentiable(x, level=level)
+            value, more = function(p, *rest)
+            if value.requires_grad:
+                grads = torch.autograd.grad(value, list(p.values()), create_graph=True, allow_unused=True)
+            else:
+                grads = [None] * len(p)
+            found = {
+                name: torch.zeros_like(x) if g is None else g for (name, x), g in zip(p.items(), grads, strict=True)
+            }
+            return private._undo_create_differentiable((found, (value, more)), level)
+
+    return of_all
+
+
+@contextlib.contextmanager
+def quick_checks() -> Generator[None]:
+    """Let checks of torch that hold not import SymPy, as long as this is entered.
+
+    Losses inside `vmap` are checked so; torch imports half a second of modules to ask whether a condition may be a
+    symbol, before it looks at the condition. A condition that is not simply true is left to torch.
+    """
+    import torch
+
+    module: Any = torch
+    check = module._check_with
+
+    def quickly(error_type: Any, condition: Any, message: Any) -> None:
+        if condition is not True:
+            check(error_type, condition, message)
+
+    module._check_with = quickly
+    try:
+        yield
+    finally:
+        module._check_with = check
 
 
 # ---- tensors
@@ -417,19 +482,35 @@ def private_operator(name: str) -> Any:
     return getattr(torch.ops.aten, name)
 
 
-def dispatch_mode(call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> AbstractContextManager[Any]:
-    """Within it each ATen operation goes through call(overload, args, kwargs), below `torch.vmap` and autograd.
+def dispatch_mode(run: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> contextlib.AbstractContextManager[Any]:
+    """A context in which every operator below autograd and vmap is called by `run`, from itself and its arguments.
 
-    The public modes see functions of Python, where a stack is one tensor still.
+    Within `run` the context is left. Torch has its base class in a private module, and marks a method that stands in a
+    subclass for its compiler, which it imports for that; a function that is put there later it leaves as it is.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class DispatchMode(TorchDispatchMode):
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:  # what would skip it imports torch._dynamo, which takes two seconds
-            return False
+    class CallingMode(TorchDispatchMode):
+        pass
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return call(func, args, kwargs or {})
+    def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return run(func, args, kwargs or {})
 
-    return DispatchMode()
+    setattr(CallingMode, "__torch_dispatch__", dispatch)  # noqa: B010  # see above
+    return CallingMode()
+
+
+def decomposed(operator: Any, tensors: Sequence[Tensor], args: Sequence[Any], options: dict[str, Any]) -> Any:
+    """What the parts give of which autograd would have made an operator; NotImplemented of one without parts.
+
+    Operators that are called where autograd is bypassed arrive in a dispatch mode whole.
+
+    Args:
+        operator: An ATen operator.
+        tensors: All that are among its arguments.
+        args: Its arguments.
+        options: Those with names.
+    """
+    from torch.utils._python_dispatch import autograd_would_have_decomposed
+
+    return operator.decompose(*args, **options) if autograd_would_have_decomposed(operator, tensors) else NotImplemented

@@ -35,6 +35,62 @@ def test_run_backward_adds_the_gradients_that_torch_adds():
     assert torch.equal(y.grad, expected[1] + 1)
 
 
+def test_grad_and_value_are_those_of_torch_without_its_compiler(monkeypatch):
+    def loss(p: dict[str, torch.Tensor], x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = (x @ p["w"]).tanh()
+        return (y * p["b"]).sum(), y
+
+    weights = {"w": torch.randn(3, 4, 2), "b": torch.randn(3, 2), "unused": torch.randn(3, 5)}
+    x = torch.randn(3, 6, 4)
+    monkeypatch.setattr(torch_private, "dynamo_is_imported", lambda: False)
+    ours, (value, seen) = torch.func.vmap(torch_private.grad_and_value(loss))(weights, x)
+    theirs, (wanted, also) = torch.func.vmap(torch.func.grad_and_value(loss, has_aux=True))(weights, x)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert torch.equal(value, wanted)
+    assert torch.equal(seen, also)
+    nothing, _ = torch_private.grad_and_value(lambda p, x: (x.sum(), x))({"w": torch.ones(2)}, x)
+    assert nothing["w"].tolist() == [0.0, 0.0]
+
+
+def test_quick_checks_let_what_holds_pass_and_what_does_not_be_refused(monkeypatch):
+    check, asked = vars(torch)["_check_with"], []
+
+    def counted(kind: Any, condition: Any, message: Any) -> None:
+        asked.append(condition)
+        check(kind, condition, message)
+
+    monkeypatch.setattr(torch, "_check_with", counted)
+    with torch_private.quick_checks():
+        torch._check(True, lambda: "holds")
+        assert not asked
+        with pytest.raises(RuntimeError, match="does not hold"):
+            torch._check(False, lambda: "does not hold")
+    torch._check(True, lambda: "holds")
+    assert asked == [False, True]
+
+
+def test_a_dispatch_mode_sees_every_operator_and_is_left_within():
+    seen: list[str] = []
+
+    def run(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        seen.append(str(operator))
+        return operator(*args, **options)
+
+    with torch_private.dispatch_mode(run):
+        torch.func.vmap(lambda x: x.t().sum())(torch.ones(2, 3, 4))
+    torch.ones(2).exp()
+    assert seen[0] == "aten.ones.default"
+    assert seen[-1] == "aten.sum.dim_IntList"
+    assert "aten.exp.default" not in seen
+
+
+def test_an_operator_is_taken_apart_where_autograd_would_have_done_so():
+    x = torch.randn(2, 3)
+    assert torch.equal(torch_private.decomposed(torch.ops.aten.mT.default, [x], (x,), {}), x.T)
+    assert torch_private.decomposed(torch.ops.aten.exp.default, [x], (x,), {}) is NotImplemented
+
+
 def test_version_counter_counts_writes_to_a_tensor_and_its_views():
     x = torch.zeros(4)
     before = torch_private.version_counter(x)

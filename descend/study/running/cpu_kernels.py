@@ -196,7 +196,7 @@ _FASTER: dict[Any, Callable[..., Any]] = {
 
 
 def decompositions(inputs: Sequence[Tensor]) -> dict[Any, Callable[..., Any]]:
-    """A table for `make_fx`: other forms of operations in a function of these inputs, weights among them.
+    """A table for `recorded`: other forms of operations in a function of these inputs, weights among them.
 
     A function there stands for an operation, or says `NotImplemented` where the operation is better left as it is. All
     of them are such that TorchScript can run the trace.

@@ -16,7 +16,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
-from torch.func import functional_call, grad_and_value, stack_module_state, vmap
+from torch.func import functional_call, stack_module_state, vmap
 
 from descend.study.running import trace_files
 from descend.study.running.scores import Scorer
@@ -25,6 +25,7 @@ from descend.study.running.stack_layout import StackLayout, end_to_end, one_row_
 from descend.study.running.stack_scores import StackScores
 from descend.study.running.stacked_update import form_of, update_one_trial, updates_of
 from descend.study.running.traced import traced
+from descend.torch_private import grad_and_value, quick_checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -126,7 +127,7 @@ class Stack:
         inputs = [(next(rest), next(rest), {name: next(rest) for name in one.constants}) for one in self.updates]
         index, rate, number, *draws = rest
         rows = [part.index_select(0, index.flatten()).unflatten(0, index.shape) for part in data]
-        compute = vmap(grad_and_value(self._loss, has_aux=True))
+        compute = vmap(grad_and_value(self._loss))
         grads, (_, written) = compute(self._layout.by_name(weights), frozen, buffers, *rows, *draws)
         after: list[Tensor] = []
         entries: list[Tensor] = []
@@ -201,7 +202,7 @@ class Stack:
     def _plainly(self, *all_of_it: Tensor) -> list[Tensor]:
         """A step with the random layers of the module taken over."""
         self._template.train()
-        with self._dropout:
+        with self._dropout, quick_checks():
             return self._step(*all_of_it)
 
     def _note_failures(self, gradients: Sequence[Tensor], number: int) -> None:

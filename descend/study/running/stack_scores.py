@@ -13,6 +13,7 @@ from descend.study.running.scores import parts_of
 from descend.study.running.stack_layout import trace_key
 from descend.study.running.stacked_update import state_of, with_constants
 from descend.study.running.traced import traced
+from descend.torch_private import quick_checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -93,7 +94,8 @@ class StackScores:
 
         def plainly(*given: Tensor) -> list[Tensor]:
             rows = given[len(names) :]
-            return vmap(one, in_dims=(0, *[None] * len(rows)))(list(given[: len(names)]), *rows)
+            with quick_checks():
+                return vmap(one, in_dims=(0, *[None] * len(rows)))(list(given[: len(names)]), *rows)
 
         if self._traces is None:
             return plainly

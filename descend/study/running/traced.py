@@ -13,10 +13,10 @@ import warnings
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from descend.study.running import trace_files
 from descend.study.running.cpu_kernels import decompositions
+from descend.study.running.recorder import recorded
 from descend.torch_private import inline_calls, operator_schema, private_operator
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def traced(
         call = _called(kept)
         if trace_files.agrees(call, function, example):
             return call
-    module = make_fx(function, decomposition_table=decompositions(example))(*example)
+    module = recorded(function, example, decompositions(example))
     graph = module.graph
     for node in list(graph.nodes):
         if _changes_nothing(node):
@@ -146,7 +146,7 @@ def _changes_nothing(node: Node) -> bool:
     if given[:2] != made[:2] or None in views.values():
         return False
     for user, strides in views.items():
-        user.meta["tensor_meta"] = user.meta["tensor_meta"]._replace(stride=strides)
+        user.meta["form"] = user.meta["form"]._replace(stride=strides)
     return True
 
 
@@ -291,7 +291,4 @@ def _is_view(node: Node) -> bool:
 
 def _form(node: Any) -> tuple[Any, ...]:
     """Shape, type and strides of a value; of a constant, which has no notes, something that is like nothing else."""
-    if "tensor_meta" not in node.meta:
-        return (node,)
-    found = node.meta["tensor_meta"]
-    return tuple(found.shape), found.dtype, tuple(found.stride)
+    return node.meta.get("form", (node,)) if isinstance(node, torch.fx.Node) else (node,)
