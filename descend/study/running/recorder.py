@@ -56,7 +56,7 @@ def recorded(
     Raises:
         RuntimeError: an operation asks for the value of a tensor, so that what follows may depend on it.
     """
-    recorder = _Recorder(decompositions)
+    recorder = _GraphRecorder(decompositions)
     for number, x in enumerate(example):
         recorder.note(x, recorder.graph.placeholder(f"given_{number}"))
     with recorder.mode:
@@ -65,7 +65,7 @@ def recorded(
     return GraphModule(recorder.constants, recorder.graph)
 
 
-class _Recorder:
+class _GraphRecorder:
     """Sees every operation below autograd and vmap, and notes it.
 
     Attributes:
