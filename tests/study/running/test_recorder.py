@@ -70,7 +70,8 @@ class Tokens(nn.Module):
     ],
 )
 @pytest.mark.parametrize("optimizer", ["SGD", "LAMB"])
-def test_steps_and_scores_are_recorded_as_make_fx_records_them(monkeypatch, model, x, optimizer):
+def test_steps_and_scores_are_recorded_as_make_fx_records_them(monkeypatch, tmp_path, model, x, optimizer):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # no trace is there yet
     compared = []
 
     def both(function, example, table):
