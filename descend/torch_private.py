@@ -226,7 +226,7 @@ def flattened(tensors: Sequence[Tensor]) -> Tensor:
 
 def own_buffers(module: nn.Module) -> list[Tensor]:
     """The buffers of a module without those of its parts, in a tenth of the time of `buffers(recurse=False)`."""
-    held: dict[str, Tensor | None] = getattr(module, "_buffers")  # noqa: B009
+    held: dict[str, Tensor | None] = getattr(module, "_buffers")  # noqa: B009  # a private name
     return [buffer for buffer in held.values() if buffer is not None]
 
 

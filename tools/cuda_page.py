@@ -132,7 +132,7 @@ def _check(folder: Path) -> tuple[int, dict[str, str]]:
         report = folder / f"{i}.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-m", "", *options, f"--junitxml={report}"]
         status, said = _run(command, seconds, DESCEND_FIGURES=str(lines))
-        print(said)  # noqa: T201
+        print(said)  # noqa: T201  # a command shows what it runs
         outcomes += _outcomes(report)
         if status not in (0, 1):
             notes.append(f"- {options[-1]}: pytest ended with {status}: {_cut(said.strip().splitlines()[-1])}")
@@ -149,7 +149,7 @@ def _benchmark(title: str, seconds: float, command: str) -> tuple[int, dict[str,
     """What a benchmark printed."""
     script, *options = command.split()
     code, said = _run([sys.executable, f"benchmarks/{script}", *options], seconds)
-    print(said)  # noqa: T201
+    print(said)  # noqa: T201  # a command shows what it runs
     shown = textwrap.wrap(f"python benchmarks/{command}", COLUMNS - 6, break_on_hyphens=False)
     lines = ["```text", " \\\n    ".join(shown), "", *map(_cut, said.strip().splitlines()), "```"]
     return code, {title: _section(title, lines)}

@@ -47,9 +47,10 @@ class TensorReader:
         self._from_numpy = torch.from_numpy
         self._on_cpu = all(values.is_cpu for values in rows.values())
         self._chosen = chosen
-        self._pins = pin_memory and self._on_cpu
         self._contiguous = torch.contiguous_format  # what index_select returns, too
-        self._has_slices = chosen is None and all(values.layout is torch.strided for values in rows.values())
+        dense = all(values.layout is torch.strided for values in rows.values())
+        self._has_slices = chosen is None and dense
+        self._pins = pin_memory and self._on_cpu and dense
         self._length = len(next(iter(rows.values()))) if chosen is None else len(chosen)
         if self._length == 0:
             raise DataError(f"the data for '{role}' have 0 samples, and at least 1 is needed")

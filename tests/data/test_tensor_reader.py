@@ -70,6 +70,11 @@ def test_batches_for_a_gpu_are_gathered_where_they_are_sent_from(monkeypatch, ch
     assert len(reader.read(np.zeros(0, dtype=np.int64))["1"]) == 0
 
 
+def test_sparse_rows_are_read_for_a_gpu_as_ever():
+    found = tensor_reader((X.to_sparse(),), "test", pin_memory=True).read(np.array([3, 1]))
+    assert torch.equal(found["0"].to_dense(), X[[3, 1]])
+
+
 def test_subsets_count_from_the_end_as_torch_does():
     part = Subset(TensorDataset(X), [-1, 0])
     assert torch.equal(tensor_reader(part, "train").read(np.arange(2))["0"], X[[-1, 0]])

@@ -32,6 +32,20 @@ def test_classes_within_range_and_the_ignored_one_are_accepted():
     check(nn.CrossEntropyLoss(), torch.zeros(3, 4, 2), y=np.array([[0, 1], [2, 3], [-100, 0]]))
 
 
+def test_it_is_known_whether_all_targets_of_the_newest_batch_count():
+    made = check(nn.CrossEntropyLoss(), LOGITS, y=np.array([0, 3, 1]))
+    assert made.all_count
+    made.check(batch(y=np.array([0, 3, -100])))
+    assert not made.all_count
+    made.check(batch(y=np.array([2, 2, 1])))
+    assert made.all_count
+    assert not check(nn.CrossEntropyLoss(ignore_index=2), LOGITS, y=np.array([0, 3, 1])).all_count  # 2 may be there
+    assert not check(nn.CrossEntropyLoss(), LOGITS, y=np.full((3, 4), 0.25)).all_count
+    trusted = check(nn.CrossEntropyLoss(), LOGITS, y=np.array([0, 3, 1]), on_cpu=True)
+    trusted.check(batch(y=torch.tensor([0, 3, -100])))  # which is not looked at
+    assert not trusted.all_count
+
+
 @pytest.mark.parametrize("wrap", [np.asarray, torch.as_tensor])
 def test_classes_out_of_range_are_named_by_sample_and_value(wrap):
     with pytest.raises(DataError) as caught:

@@ -137,3 +137,17 @@ def test_prediction_needs_no_target():
     torch.testing.assert_close(made.predict(part_of({"0": X})), made.module(X))
     made = task("cross_entropy")
     torch.testing.assert_close(made.predict(part_of({"x": X, "label": Y})), made.module(X))
+
+
+@pytest.mark.parametrize("shape", [(12, 4), (12, 4, 2)])
+def test_targets_that_were_looked_at_are_counted_on_the_host(shape):
+    """As on a GPU, where counting on the device would take launches; the value is the same."""
+    output = torch.randn(shape, dtype=torch.float64)
+    y = Y if len(shape) == 2 else torch.stack([Y, Y], 1)
+    made = task("cross_entropy", module=nn.Identity())
+    for targets in (y, y, torch.where(y == 1, -100, y)):
+        if made._labels:
+            made._labels._refused_by_torch = False
+        found = losses(made, x=output, y=targets).objective
+        assert isinstance(found.denominator, float) == bool((targets >= 0).all())
+        assert value(found) == pytest.approx(float(nn.functional.cross_entropy(output, targets)), rel=1e-12)

@@ -25,7 +25,7 @@ from descend.optim.engine.step_inputs import LOW_PRECISION, is_sparse, named_ent
 from descend.torch_private import flattened, foreach, foreach_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.step_inputs import TensorUpdate
@@ -72,7 +72,7 @@ def _can_be_stacked(task: TensorUpdate) -> bool:
     return plain and not is_sparse(task.gradient) and "noise" not in task.settings.rule.needs
 
 
-def _bounded(stacks: Iterator[list[TensorUpdate]] | Any) -> Iterator[list[list[TensorUpdate]]]:
+def _bounded(stacks: Iterable[list[TensorUpdate]]) -> Iterator[list[list[TensorUpdate]]]:
     """Stacks to update together, whose weights have at most `MOST_ELEMENTS` in all, or a single tensor."""
     some: list[list[TensorUpdate]] = []
     room = MOST_ELEMENTS

@@ -66,10 +66,13 @@ class CheckFinite(GradientTransform):
         self.settle()
         strategy = self._run.strategy
         look = self._look_at(strategy.local_parameters()) if self._looks else None
-        can_wait = look is not None and self.on_nonfinite == "stop" and look.on_device and self._late.can_wait()
-        if look is not None and can_wait and self._late.launch(gradients, look):
-            return None
-        found = strategy.union(look.nonfinite() if look is not None else [])
+        found: list[str] = []
+        if look is not None:
+            is_late = self.on_nonfinite == "stop" and look.on_device and self._late.can_be_late()
+            if is_late and self._late.launch(gradients, look):
+                return None
+            found = look.nonfinite()
+        found = strategy.union(found)
         return self.withhold(gradients, found) if found else None
 
     def settle(self) -> None:

@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from descend.runtime.gpu_copies import HostNumber
 from descend.torch_private import skips_flagged_updates
 from descend.train.events import Event
@@ -59,7 +61,7 @@ class LateCheck:
         self._run = run
         self._pending: _Pending | None = None
 
-    def can_wait(self) -> bool:
+    def can_be_late(self) -> bool:
         """Whether the host may learn of a bad gradient a step later: one process trains on a device, its optimizer
         leaves out the updates of a flag there, and nothing else sees the step meanwhile."""
         run = self._run
@@ -81,6 +83,8 @@ class LateCheck:
         if flag is None:
             return False
         run = self._run
+        if run.precision.found_inf is not None:  # of a check before this one: either leaves the update out
+            flag = torch.maximum(flag, run.precision.found_inf)
         run.precision.found_inf = flag
         run.buffer_snapshot.keeps_two = True
         self._pending = _Pending(HostNumber(flag), gradients.batch, Bookmark.of(run.state))

@@ -142,6 +142,26 @@ def test_where_anything_sees_a_step_it_waits(options, tmp_path, launched):
     assert not launched
 
 
+class Cleaned(descend.GradientTransform):
+    """Hides what is not finite from the check after it."""
+
+    is_stateless = True
+
+    def __call__(self, gradients):
+        for p in gradients.run.parameters.values():
+            p.grad.nan_to_num_(0.0)
+
+
+@pytest.mark.parametrize("optimizer", ["descend", "torch's fused"])
+def test_of_two_checks_each_leaves_the_update_out(optimizer, tmp_path, request):
+    expected = run(tmp_path / "waits", 3, optimizer, transforms=[Cleaned()])
+    flags = request.getfixturevalue("launched")
+    found = run(tmp_path / "late", 3, optimizer, transforms=[Cleaned()])
+    assert len(flags) == 8
+    assert found[0] == expected[0]
+    assert found[2] == expected[2]
+
+
 def test_clipping_does_not_make_it_wait(tmp_path, launched):
     error, _, _ = run(tmp_path / "run", 3, clip_global_norm=1.0)
     assert "step 4" in error
