@@ -2,6 +2,7 @@
 
     python benchmarks/train_step.py                              # all models, some minutes
     python benchmarks/train_step.py --models mlp --rounds 31
+    python benchmarks/train_step.py --models resnet18 --steps 40 # a round of at least 40 steps
     python benchmarks/train_step.py --environments build/peers   # with Lightning, in an environment of its own
     python benchmarks/train_step.py --beside ../before           # with `fit` of another checkout of this repository
     python benchmarks/train_step.py --what evaluation inference  # forward passes alone
@@ -14,7 +15,8 @@ defaults, which look at every gradient before an update, and once more with `on_
 same loop over `torch.utils.data.DataLoader`, as most people write it.
 
 Contenders make a round of steps each in turn, `--rounds` times, so a change of the machine's mood meets all of them
-alike. A round is one whole call: what `fit` needs to begin and to end counts. The table holds the median time of a
+alike. A round is one whole call: what `fit` needs to begin and to end counts, such as a copy of the weights for its
+result. More `--steps` show what a step takes where the end of a run is far away. The table holds the median time of a
 step, the spread (quarter to three quarters), and the median of the ratios to the hand-written loop of the same round.
 
 Evaluation is `descend.evaluate` beside a loop over slices of the samples that sums the loss, inference
@@ -264,11 +266,14 @@ class Served:
         model: What it trains.
         contender: A name of `SERVED`.
         device: Where its module is.
+        steps: Fewest of a round.
         path: The checkout whose package it imports; None for the one that is installed.
     """
 
-    def __init__(self, python: Path, model: str, contender: str, device: str, path: Path | None = None) -> None:
-        command = [str(python), __file__, "--serve", model, contender, "--device", device]
+    def __init__(
+        self, python: Path, model: str, contender: str, device: str, steps: int, path: Path | None = None
+    ) -> None:
+        command = [str(python), __file__, "--serve", model, contender, "--device", device, f"--steps={steps}"]
         environment = os.environ if path is None else {**os.environ, "PYTHONPATH": str(path.resolve())}
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
@@ -303,19 +308,20 @@ def environment(folder: Path) -> Path | None:
     return python
 
 
-def made(model: str, device: str) -> Work:
-    """Samples and a module with the same first weights each time."""
+def made(model: str, device: str, steps: int = 0) -> Work:
+    """Samples and a module with the same first weights each time; a round takes at least so many steps."""
     torch.manual_seed(0)
     work = MODELS[model]()
     work.module.to(device)
     if device == "cuda":  # a GPU takes so few steps in so short a time that beginning and ending would be all
-        work = replace(work, epochs=max(work.epochs, work.epochs * FEWEST_ON_A_GPU // work.steps))
-    return work
+        steps = max(steps, FEWEST_ON_A_GPU)
+    in_one = work.steps // work.epochs
+    return replace(work, epochs=max(work.epochs, -(-steps // in_one)))
 
 
-def serve(model: str, contender: str, device: str) -> None:
+def serve(model: str, contender: str, device: str, steps: int) -> None:
     """Answer each line with the time of one round of a contender."""
-    work = made(model, device)
+    work = made(model, device, steps)
     answers, sys.stdout = sys.stdout, sys.stderr  # whatever the contender prints is no answer
     for _ in sys.stdin:
         print(timed(SERVED[contender], work), file=answers, flush=True)
@@ -328,13 +334,13 @@ def resident(peak: bool = False) -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def serve_memory(model: str, contender: str, device: str) -> None:
+def serve_memory(model: str, contender: str, device: str, steps: int) -> None:
     """Print what this process holds before a round of a contender, and the most that it held in it."""
     if contender != "hand-written loop":
         import descend
 
         descend.fit  # noqa: B018  # which imports what it needs
-    work = made(model, device)
+    work = made(model, device, steps)
     before, answers, sys.stdout = resident(), sys.stdout, sys.stderr
     SERVED[contender](work)
     print(before, resident(peak=True), file=answers, flush=True)
@@ -356,17 +362,21 @@ def report_memory(model: str, rounds: int) -> None:
 
 
 def measure(
-    model: str, device: str, rounds: int, contenders: dict[str, Callable[[Work], None]], served: dict[str, Served]
+    model: str,
+    given: argparse.Namespace,
+    contenders: dict[str, Callable[[Work], None]],
+    served: dict[str, Served],
+    steps: int = 0,
 ) -> dict[str, list[float]]:
     """Seconds of a step of each contender, round by round after one round of warming up."""
     takes: dict[str, Callable[[], float]] = {}
     for name, contender in contenders.items():
-        takes[name] = functools.partial(timed, contender, made(model, device))
+        takes[name] = functools.partial(timed, contender, made(model, given.device, steps))
     takes.update(served)
     for take in takes.values():
         take()
     times: dict[str, list[float]] = {name: [] for name in takes}
-    for _ in range(rounds):
+    for _ in range(given.rounds):
         for name, take in takes.items():
             times[name].append(take())
     return times
@@ -388,6 +398,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=0, help="fewest of a round of training; a few epochs by default")
     parser.add_argument("--what", nargs="*", choices=["training", *FORWARD, "memory"], default=["training"])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where modules are")
     parser.add_argument("--environments", type=Path, default=None, help="folder for Lightning's environment")
@@ -395,7 +406,7 @@ def main() -> None:
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
-        (serve_memory if "memory" in given.what else serve)(*given.serve, given.device)
+        (serve_memory if "memory" in given.what else serve)(*given.serve, given.device, given.steps)
         return
     if os.getloadavg()[0] > 0.5:
         print(f"the machine is busy (load {os.getloadavg()[0]:.1f}): trust ratios only")
@@ -404,17 +415,19 @@ def main() -> None:
     for model in given.models:
         for what in given.what:
             if what in FORWARD:
-                report(f"{model}, {what}", measure(model, given.device, given.rounds, FORWARD[what], {}))
+                report(f"{model}, {what}", measure(model, given, FORWARD[what], {}))
             elif what == "memory":
                 report_memory(model, given.rounds)
         if "training" not in given.what:
             continue
-        served = {} if python is None else {"Lightning": Served(python, model, "Lightning", given.device)}
+        served = {} if python is None else {"Lightning": Served(python, model, "Lightning", given.device, given.steps)}
         if given.beside is not None:
             for name in ("descend.fit", "descend.fit, allow"):  # both in processes, which is fair to both
                 for which, path in {"here": ROOT, "beside": given.beside}.items():
-                    served[f"{name} ({which})"] = Served(Path(sys.executable), model, name, given.device, path)
-        report(model, measure(model, given.device, given.rounds, CONTENDERS, served))
+                    served[f"{name} ({which})"] = Served(
+                        Path(sys.executable), model, name, given.device, given.steps, path
+                    )
+        report(model, measure(model, given, CONTENDERS, served, given.steps))
         for one in served.values():
             one.close()
 
