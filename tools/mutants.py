@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 CORE = (
     "descend/train/step.py",
+    "descend/train/state.py",
+    "descend/train/buffer_snapshot.py",
     "descend/train/loop.py",
     "descend/train/stopping.py",
     "descend/train/strategies/*.py",

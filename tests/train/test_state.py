@@ -9,7 +9,7 @@ from toys import data
 from descend.runtime import Communicator
 from descend.train import Mode
 from descend.train.objective import Ratio, Totals
-from descend.train.state import AlgorithmState, EpochProgress, TrainState
+from descend.train.state import AlgorithmState, Bookmark, EpochProgress, TrainState
 
 
 def totals(value):
@@ -99,3 +99,96 @@ def test_algorithms_keep_their_own_part():
     part = AlgorithmState(state)
     part.load_state_dict({"kfac": {"a": 1}})
     assert state.algorithm == part.state_dict() == {"kfac": {"a": 1}}
+    assert part.resets_with_optimizer
+    assert not TrainState.resets_with_optimizer
+
+
+def test_a_new_run_has_seen_nothing():
+    state = TrainState(Communicator())
+    assert (state.step, state.epochs_done, state.seconds, state.skipped_in_a_row, state.samples_kept) == (0,) * 5
+    assert (state.signal_divisor, state.rebatch, state.seconds_of_step()) == (1.0, False, 0.0)
+    assert state.times() == {"seconds": 0.0, "epoch": 0.0}
+    epoch = EpochProgress(0, 0)
+    assert (epoch.seconds, epoch.skipped) == (0.0, 0)
+    assert (epoch.complete, epoch.reported, epoch.reporting) == (False,) * 3
+
+
+def test_times_count_the_step_under_way(monkeypatch):
+    state = state_after(1)
+    monkeypatch.setattr(Communicator, "now", lambda self: 107.0)
+    state.seconds, state.epoch_progress.seconds = 30.0, 20.0
+    assert state.times() == {"seconds": 30.0, "epoch": 20.0}
+    state.step_began = 100.0
+    assert state.seconds_of_step() == 7.0
+    assert state.times() == {"seconds": 37.0, "epoch": 27.0}
+    state.epoch_progress = None
+    assert state.times() == {"seconds": 37.0, "epoch": 0.0}
+
+
+def test_a_checkpoint_without_times_starts_them_at_zero():
+    state = state_after(1)
+    state.seconds = state.epoch_progress.seconds = 5.0
+    state.load_times({}, {})
+    assert state.times() == {"seconds": 0.0, "epoch": 0.0}
+
+
+def test_skipped_steps_are_counted_within_an_epoch():
+    state = state_after(1)
+    for _ in range(3):
+        state.note_skipped()
+    assert state.epoch_progress.skipped == 3
+    state.epoch_progress = None
+    state.note_skipped()
+
+
+ROW = {"mode": "train", "epoch": 0, "step": 1, "samples": 4}
+
+
+@pytest.mark.parametrize(("reported", "reporting", "expected"), [(0, 0, 2), (1, 0, 1), (0, 1, 1)])
+def test_rows_are_fixed_unless_those_of_the_epoch_are_written_already(reported, reporting, expected):
+    state = state_after(1)
+    state.history, epoch = [ROW, ROW], state.epoch_progress
+    epoch.rows_before, epoch.reported, epoch.reporting = 1, bool(reported), bool(reporting)
+    state.fix_rows()
+    assert epoch.rows_before == expected
+    state.epoch_progress = None
+    state.fix_rows()
+
+
+@pytest.mark.parametrize(("reported", "kept"), [(False, 1), (True, 2), (None, 2)])
+def test_rows_of_an_interrupted_epoch_that_were_written_are_saved(reported, kept):
+    state = state_after(1)
+    state.history, state.epoch_progress.rows_before = [ROW, ROW], 1
+    if reported is None:
+        state.epoch_progress = None
+    else:
+        state.epoch_progress.reported = reported
+    assert len(state.state_dict()["history"]) == kept
+
+
+def test_a_bookmark_takes_a_run_back_to_before_a_step():
+    batches = list(data(batch_size=4).epoch(0))
+    state = state_after(2)
+    state.skipped_in_a_row, state.samples_kept = 3, 5
+    before = Bookmark.of(state)
+    contexts = state.state_dict()["contexts"]
+    state.advance(batches[2], totals(7.0))
+    assert (state.step, state.epochs_done, state.skipped_in_a_row, state.samples_kept) == (3, 1, 0, 0)
+    before.restore(state)
+    assert state.state_dict()["contexts"] == contexts
+    assert (state.step, state.epochs_done, state.skipped_in_a_row, state.samples_kept) == (2, 0, 3, 5)
+    assert state.epoch_progress.totals.values() == {"objective": 1.5}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_bookmark_holds_where_an_epoch_begins_or_ends_beside_it(when):
+    state = state_after(1)
+    epoch = state.epoch_progress
+    if when == "before":
+        state.epoch_progress = None
+    before = Bookmark.of(state)
+    state.epoch_progress = None if when == "after" else epoch
+    state.training.step = 9
+    before.restore(state)
+    assert state.step == 1
+    assert epoch.totals.values() == {"objective": 1.5}

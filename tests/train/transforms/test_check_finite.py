@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from toys import Regression, data, run_of
 
 from descend.errors import ConfigurationError, NumericalError
@@ -12,6 +14,7 @@ from descend.train.objective import Ratio, Totals
 from descend.train.precision import Precision
 from descend.train.transforms.base import Gradients
 from descend.train.transforms.check_finite import CheckFinite, FiniteLook, nonfinite_parameters
+from descend.train.transforms.late_check import LateCheck
 
 LARGE = (1024, 512)  # elements that are summed; fewer are looked at in one call for all
 
@@ -244,3 +247,121 @@ def test_a_bad_gradient_before_the_first_sparse_one_is_named():
     assert look.nonfinite() == ["bad"]
     named["bad"].grad = torch.ones(1)
     assert look.nonfinite() == []
+
+
+# ---- looks that the host does not wait for
+
+
+def having(gradient):
+    p = torch.nn.Parameter(torch.zeros(gradient.shape))
+    p.grad = gradient
+    return p
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("shape", [(5,), LARGE])
+def test_a_flag_is_raised_by_one_bad_element(shape, bad):
+    named = {str(i): having(torch.ones(shape)) for i in range(2)}
+    named |= {"none": torch.nn.Parameter(torch.ones(2)), "empty": having(torch.ones(0))}
+    look = FiniteLook(named)
+    good = look.flag()
+    assert (good.shape, good.dtype, float(good)) == ((), torch.float32, 0.0)
+    named["1"].grad.view(-1)[-1] = bad
+    assert float(look.flag()) > 0
+    assert float(good) == 0.0  # a tensor of its own each time
+
+
+def test_there_is_no_flag_of_nothing_and_of_sparse_gradients():
+    rows = parameter(1.0, 2.0, sparse=True)
+    assert FiniteLook({}).flag() is None
+    assert FiniteLook({"none": torch.nn.Parameter(torch.ones(2))}).flag() is None
+    assert FiniteLook({"empty": having(torch.ones(0))}).flag() is None
+    assert FiniteLook({"one": parameter(1.0), "rows": rows}).flag() is None
+
+
+class Calls(TorchDispatchMode):
+    """Names of the operations with which tensors are looked at."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+def looked_at(*parameters):
+    look = FiniteLook({str(i): p for i, p in enumerate(parameters)})
+    with Calls() as calls:
+        flag = look.flag()
+    return look.on_device, flag.device.type, [name for name in calls.names if name in (LIST_CALL, NORMS)]
+
+
+LIST_CALL, NORMS = "_amp_foreach_non_finite_check_and_unscale_", "_foreach_norm"
+
+
+def test_a_gpu_takes_one_call_for_gradients_of_one_precision_that_are_not_too_large():
+    with FakeTensorMode():
+
+        def on(device, *shape, dtype=torch.float32):
+            p = torch.zeros(shape, device=device, dtype=dtype)
+            p.grad = torch.zeros_like(p)
+            return p
+
+        limit = 8 * 524_288
+        assert looked_at(on("cuda", 3), on("cuda", *LARGE)) == (True, "cuda", [LIST_CALL])
+        assert looked_at(on("cuda", 3), on("cuda", limit - 4)) == (True, "cuda", [LIST_CALL])
+        assert looked_at(on("cuda", 3), on("cuda", limit - 3)) == (True, "cuda", [NORMS])
+        assert looked_at(on("cuda", 3), on("cuda", 3, dtype=torch.float64)) == (True, "cuda", [NORMS])
+        assert looked_at(on("cpu", 3), on("cpu", 4)) == (False, "cpu", [LIST_CALL])
+        assert not FiniteLook({"0": on("cpu", 3), "1": on("cuda", 3)}).on_device
+        assert not FiniteLook({}).on_device
+
+
+@pytest.mark.parametrize(
+    ("policy", "possible", "on_device", "launches"),
+    [("stop", 1, 1, 1), ("stop", 0, 1, 0), ("stop", 1, 0, 0), ("skip", 1, 1, 0), ("allow", 1, 1, 0)],
+)
+def test_a_look_is_late_where_the_run_is_to_stop_and_nothing_needs_to_know(
+    policy, possible, on_device, launches, monkeypatch
+):
+    run, _ = checked(policy, bad=1.0)
+    check, launched = run.transforms.one(CheckFinite), []
+    monkeypatch.setattr(LateCheck, "can_be_late", lambda self: bool(possible))
+    monkeypatch.setattr(LateCheck, "launch", lambda self, gradients, look: launched.append(look) or True)
+    check._look_at(run.strategy.local_parameters()).on_device = bool(on_device)
+    for p in run.parameters.values():
+        p.grad = torch.full_like(p, math.nan)
+    if policy == "stop" and not launches:
+        with pytest.raises(NumericalError):
+            check(gradients_of(run))
+    else:
+        assert (check(gradients_of(run)) is None) == (policy != "skip")
+    assert len(launched) == launches
+
+
+@pytest.mark.parametrize("again", [math.nan, 1.0])
+def test_a_bad_step_that_is_computed_again_ends_the_run_and_gives_the_buffers_back(again, monkeypatch):
+    run, _ = checked("stop", bad=1.0)
+    before, restored = gradients_of(run), []
+    monkeypatch.setattr(LateCheck, "found", lambda self: before)
+    monkeypatch.setattr(type(run.buffer_snapshot), "restore", lambda self: restored.append(self))
+    for p in run.parameters.values():
+        p.grad = torch.full_like(p, again)
+    reason = "the gradient of 'weight', 'bias' is not" if math.isnan(again) else "all are when the step is computed"
+    with pytest.raises(NumericalError, match=f"step 1: .*{reason}"):
+        run.transforms.one(CheckFinite).settle()
+    assert restored == [run.buffer_snapshot]
+
+
+def test_a_step_first_asks_how_the_one_before_went(monkeypatch):
+    run, _ = checked("stop", bad=1.0)
+    asked = []
+    monkeypatch.setattr(LateCheck, "found", lambda self: asked.append(self))
+    run.transforms.one(CheckFinite)(gradients_of(run))
+    assert len(asked) == 1
+
+
+def test_a_late_look_keeps_nothing_between_steps_that_a_checkpoint_would_need():
+    assert CheckFinite.is_stateless

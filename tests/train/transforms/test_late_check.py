@@ -6,12 +6,17 @@ import math
 
 import pytest
 import torch
+import toys
 from torch import nn
+from toys import Regression, run_of
 
 import descend
 from descend.errors import NumericalError, Stopped
 from descend.runtime.gpu_copies import HostNumber
+from descend.train.objective import Ratio, Totals
+from descend.train.transforms.base import Gradients
 from descend.train.transforms.check_finite import FiniteLook
+from descend.train.transforms.late_check import LateCheck
 
 SAMPLES, SIZE = 60, 4
 STATE = "training/optimizer.safetensors"
@@ -160,6 +165,16 @@ def test_of_two_checks_each_leaves_the_update_out(optimizer, tmp_path, request):
     assert len(flags) == 8
     assert found[0] == expected[0]
     assert found[2] == expected[2]
+
+
+def test_a_look_without_a_flag_is_not_late():
+    run = run_of(Regression(), toys.data())
+    late, batch = LateCheck(run), next(iter(run.data["train"].epoch(0)))
+    run.parameters["weight"].grad = torch.ones_like(run.parameters["weight"]).to_sparse()
+    gradients = Gradients(run, batch, Ratio(torch.tensor(2.0), 1.0), Totals(), 1.0)
+    assert not late.launch(gradients, FiniteLook(run.parameters))
+    assert run.precision.found_inf is None
+    assert late.found() is None
 
 
 def test_clipping_does_not_make_it_wait(tmp_path, launched):
