@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from descend.optim.compiler.codegen_matrix import MatrixPlan, plan
 from descend.optim.compiler.interpreter import NUMPY
 from descend.optim.compiler.layout import BLOCK
+from descend.optim.compiler.matrix_plan import MatrixPlan, plan
 from descend.optim.compiler.native import MatrixCompileJob, MatrixLaunch
 from descend.optim.compiler.partition import carry_out, numbers
 from descend.optim.compiler.trace import STATE, Ref, Trace, Untraceable, trace_matrices
@@ -38,6 +38,13 @@ if TYPE_CHECKING:
 __all__ = ["TILE", "MatrixBatch", "MatrixUpdates", "step_matrices"]
 
 TILE = 64  # rows whose values are summed before tiles are, as in compiler/matrix.h
+SMALL, SEVERAL = 64, 16  # most elements of matrices, and fewest matrices, that are updated together, see packs.h
+
+
+def is_packed(shape: tuple[int, ...]) -> bool:
+    """Whether matrices, rows and columns make a tensor that is summed matrix by matrix."""
+    batch, n, m = shape
+    return batch >= SEVERAL and n * m <= SMALL
 
 
 @functools.lru_cache(maxsize=1024)
@@ -296,9 +303,13 @@ class _Evaluation:
             return self._narrow((_row_sums(x) / x.shape[2])[..., None])
         if op.name == "column_mean":
             return self._narrow(_last(_tile_sums(x).astype(np.float64), 1) / x.shape[1])
-        rows = _row_sums(x * x if op.name == "norm" else x)
-        tiles = _padded(rows, 1).reshape(rows.shape[0], -1, TILE)
-        total = float(_last(_last(tiles, 2).reshape(-1), 0)[0])
+        x = x * x if op.name == "norm" else x
+        if is_packed(x.shape):
+            parts = _row_sums(_padded(_matrix_sums(x), 0, BLOCK).reshape(1, -1, BLOCK))
+        else:
+            rows = _row_sums(x)
+            parts = _last(_padded(rows, 1, TILE).reshape(rows.shape[0], -1, TILE), 2)
+        total = float(_last(parts.reshape(-1), 0)[0])
         return float(np.sqrt(total)) if op.name == "norm" else total
 
     def _narrow(self, x: NDArray[Any]) -> NDArray[Any]:
@@ -310,10 +321,18 @@ def _last(x: NDArray[Any], axis: int) -> NDArray[Any]:
     return np.take(np.add.accumulate(x, axis=axis), [-1], axis=axis)
 
 
-def _padded(x: NDArray[Any], axis: int) -> NDArray[Any]:
-    """x with zeros after it, to a multiple of `TILE`."""
-    room = [(0, -x.shape[i] % TILE if i == axis else 0) for i in range(x.ndim)]
+def _padded(x: NDArray[Any], axis: int, length: int) -> NDArray[Any]:
+    """x with zeros after it, to a multiple of a length."""
+    room = [(0, -x.shape[i] % length if i == axis else 0) for i in range(x.ndim)]
     return np.pad(x, room)
+
+
+def _matrix_sums(x: NDArray[Any]) -> NDArray[Any]:
+    """Sums over each matrix, element after element."""
+    sums = np.zeros(x.shape[0], dtype=x.dtype)
+    for element in x.reshape(x.shape[0], -1).T:
+        sums += element
+    return sums
 
 
 def _row_sums(x: NDArray[Any]) -> NDArray[Any]:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 compiles = pytest.mark.skipif(cache.compiler() is None, reason="no C++ compiler")
 
 # Less than a tile and more than two, one row, one column, several matrices, and enough for several threads.
-SHAPES = [(), (3,), (7000,), (130, 200), (8, 4, 3, 3), (90, 1), (1, 90), (TILE, TILE + 1), (3, 2, 70, 130), (400, 600)]
+SHAPES = [(), (3,), (7000,), (130, 200), (3, 4, 3, 3), (90, 1), (1, 90), (TILE, TILE + 1), (3, 2, 70, 130), (400, 600)]
+# Small matrices together: whole packs and some more, fewer than a pack, rows and columns of all widths, several threads.
+SHAPES += [(8, 17, 3, 3), (16, 1, 1), (300, 1, 1), (5, 4, 2, 7), (65, 7, 1), (70, 1, 5), (20, 9, 4), (40, 8, 8), (256, 64, 3, 3)]
 
 
 @pytest.fixture

@@ -1,0 +1,239 @@
+"""Writes a trace with means over rows and columns as C++ for tensors of many small matrices, a pack at a time.
+
+A pack (see packs.h) is in the cache from its first operation to its last, so means over rows and columns end no pass:
+a pass over memory goes as far as the next norm or total of the whole tensor. What a later pass needs of rows, columns
+and matrices it computes again, from the state as it was written.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from descend.optim.compiler.codegen_cpp import expression, kind_of, load, store, type_of
+from descend.optim.compiler.matrix_plan import REDUCTIONS, VECTORS, emit_numbers, number_of, plan
+from descend.optim.compiler.partition import Kernel, needed, partition
+from descend.optim.compiler.trace import Op, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from descend.optim.compiler.matrix_plan import MatrixPlan
+    from descend.optim.compiler.trace import Kind
+
+__all__ = ["PACKS_HEADER", "emit_packs", "passes"]
+
+PACKS_HEADER = Path(__file__).with_name("packs.h")
+
+# Rows and columns of the matrix that values of a kind are laid out as.
+_SHAPES: Mapping[Kind, tuple[str, str]] = {
+    "element": ("N", "M"),
+    "row": ("N", "1"),
+    "column": ("1", "M"),
+    "matrix": ("1", "1"),
+}
+_PLACES: Mapping[Kind, str] = {
+    "element": "(i * M + j) * PACK + k",
+    "row": "i * PACK + k",
+    "column": "j * PACK + k",
+    "matrix": "k",
+}
+_LOOPS: Mapping[Kind, str] = {
+    "matrix": "",
+    "row": "for (int64_t i = 0; i < N; ++i)",
+    "column": "for (int64_t j = 0; j < M; ++j)",
+}
+_LANES = "for (int64_t k = 0; k < PACK; ++k)"
+
+
+def passes(text: Trace) -> tuple[Kernel, ...]:
+    """The passes over memory: what each reads, computes and writes."""
+    return partition(_up_to_sums(text))
+
+
+def _up_to_sums(text: Trace) -> Trace:
+    """The text with stages that only norms and totals end."""
+    ops: list[Op] = []
+    for op in text.ops:
+        before = max((ops[ref].stage for ref in op.refs), default=0)
+        ops.append(replace(op, stage=before + (op.name in ("norm", "total"))))
+    return replace(text, ops=tuple(ops))
+
+
+def emit_packs(text: Trace) -> Iterator[str]:
+    """The functions `packed`, which updates a tensor, and `packed_memory`, the bytes that it needs."""
+    made = plan(_up_to_sums(text))
+    each = [_Pass(made, kernel, text) for kernel in partition(made.text)]
+    sums = [f"s{at}" for one in each for at in one.kernel.sums]
+    arrays = list(dict.fromkeys(array for one in each for array in one.arrays()))
+    yield from emit_numbers(made, "packed_numbers")
+    yield "static int64_t pack_memory(int64_t N, int64_t M) {"
+    yield "  char here, *at = &here;"
+    yield from (f"  room<{kind}>(at, {n} * {m} * PACK);" for kind, _, n, m in arrays)
+    yield "  return at - &here;"
+    yield "}"
+    yield "static int64_t packed_memory(int64_t B, int64_t N, int64_t M, int64_t parts) {"
+    yield "  char here, *at = &here;"
+    yield from (f"  room<double>(at, packs_of(B));  // {name}" for name in sums)
+    yield "  return at - &here + parts * pack_memory(N, M);"
+    yield "}"
+    yield "static void packed(const Tensors& w, int64_t t, const Team& team, char* memory) {"
+    yield "  const int64_t B = w.batch[t], N = w.n[t], M = w.m[t], packs = packs_of(B);"
+    yield from (f"  double* const {name} = room<double>(memory, packs);" for name in sums)
+    yield "  memory += team.part * pack_memory(N, M);"
+    yield from (f"  {kind}* __restrict const {name} = room<{kind}>(memory, {n} * {m} * PACK);" for kind, name, n, m in arrays)
+    for i, name in enumerate(made.buffers):
+        yield f"  auto* const b{i} = reinterpret_cast<{type_of(name)}*>(w.address[{i} * w.count + t]);"
+    yield f"  double number[{max(1, len(made.place))}];"
+    for i, one in enumerate(each):
+        known = [f"s{at}" for at in made.computed if made.text.ops[at].stage == i and made.text.ops[at].name in REDUCTIONS]
+        yield f"  packed_numbers{i}({', '.join(['w', 't', 'packs', 'number', *known])});"
+        yield from ["  {", *(f"    {line}" for line in one.lines()), "  }", "  team.wait();"]
+    yield "}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Pass:
+    """One pass over the packs of a tensor.
+
+    Attributes:
+        made: The plan in which stages are passes.
+        kernel: What is computed.
+        text: In which means end stages, too.
+    """
+
+    made: MatrixPlan
+    kernel: Kernel
+    text: Trace
+
+    def computed(self, kind: Kind, stage: int) -> list[int]:
+        """Places of the values of a kind that follow from others in a stage, in order."""
+        ops, given = self.text.ops, self.kernel.loads
+        alike = [at for at in self.kernel.order if ops[at].kind == kind and ops[at].stage == stage]
+        return [at for at in alike if at not in given and ops[at].name not in REDUCTIONS]
+
+    def means(self, stage: int, of_elements: bool) -> list[int]:
+        """Places of the means of values of a stage."""
+        ops, given = self.text.ops, self.kernel.loads
+        means = [at for at in self.kernel.order if ops[at].name in REDUCTIONS and at not in given]
+        sources = {at: ops[ops[at].refs[0]] for at in means}
+        return [at for at in means if sources[at].stage == stage and (sources[at].kind == "element") == of_elements]
+
+    @functools.cached_property
+    def kept(self) -> list[int]:
+        """Places of the values of rows, columns and matrices that have an array, for others to read."""
+        ops, kernel = self.text.ops, self.kernel
+        read = {
+            ref
+            for at in kernel.order
+            if at not in kernel.loads
+            for ref in ops[at].refs
+            if ops[at].name in REDUCTIONS or (ops[at].kind, ops[at].stage) != (ops[ref].kind, ops[ref].stage)
+        } | set(kernel.writes.values())
+        vectors = [at for at in kernel.order if ops[at].kind in VECTORS and at not in kernel.loads]
+        return [at for at in vectors if at in read or ops[at].name in REDUCTIONS]
+
+    def arrays(self) -> Iterator[tuple[str, str, str, str]]:
+        """Type, name, rows and columns of the arrays of values of a pack."""
+        for name in self.kernel.buffers:
+            _, array, n, m, spare = self.places(name)
+            yield from [(_word(name), array, n, m), (_word(name), spare, "N", "M")]
+        for at in self.kept:
+            yield "T", f"v{at}", *_SHAPES[self.text.ops[at].kind]
+
+    def kind(self, name: str) -> Kind:
+        """Of the values of a buffer."""
+        return self.text.entries.get(name, "element")
+
+    def lines(self) -> Iterator[str]:
+        """The whole pass."""
+        ops, kernel = self.text.ops, self.kernel
+        last = max(ops[at].stage for at in kernel.order)
+        for at in kernel.numbers:
+            yield f"const {kind_of(ops[at])} x{at} = {number_of(ops[at], self.made.place[at])};"
+        yield "for (int64_t pack = team.first(packs); pack < team.last(packs); ++pack) {"
+        yield "  const int64_t first = pack * PACK, count = std::min(PACK, B - first);"
+        for name in dict.fromkeys(kernel.loads.values()):
+            memory, array, n, m, spare = self.places(name)
+            yield f"  interleave({memory}, count, {n}, {m}, {array}, {spare});"
+        for stage in range(last + 1):
+            yield from (f"  {line}" for line in self.vectors(stage))
+            yield from (f"  {line}" for line in self.elements(stage, kernel.writes if stage == last else {}))
+        for name, at in kernel.writes.items():
+            memory, array, n, m, spare = self.places(name)
+            array = array if ops[at].kind == "element" else f"v{at}"
+            yield f"  separate({array}, count, {n}, {m}, {memory}, {spare});"
+        yield "}"
+
+    def places(self, name: str) -> tuple[str, str, str, str, str]:
+        """Of a buffer the place of this pack, its array, its rows and columns, and an array that is spare."""
+        i, (n, m), word = self.made.buffers.index(name), _SHAPES[self.kind(name)], _word(name)
+        return f"b{i} + first * {n} * {m}", f"a{i}", n, m, "spare" if word == "T" else "spareL"
+
+    def value(self, at: int) -> str:
+        """A value from its array."""
+        op, name = self.text.ops[at], self.kernel.loads.get(at)
+        x = f"v{at}[{_PLACES[op.kind]}]"
+        if name is not None:
+            x = load(name, f"a{self.made.buffers.index(name)}[{_PLACES[op.kind]}]")
+        kind = "L" if name in ("g", "w") else "bool" if op.boolean else "T"
+        return f"const {kind} x{at} = {x}{' != 0' if kind == 'bool' else ''};"
+
+    def vectors(self, stage: int) -> Iterator[str]:
+        """Values of matrices, rows and columns in a stage, then the means over rows and columns."""
+        ops = self.text.ops
+        for kind, loop in _LOOPS.items():
+            here = self.computed(kind, stage)
+            if not here:
+                continue
+            yield from ["#pragma GCC ivdep", _LANES + " {"] if not loop else [loop, "#pragma GCC ivdep", _LANES + " {"]
+            before = dict.fromkeys(ref for at in here for ref in ops[at].refs if ref not in here)
+            yield from (f"  {self.value(ref)}" for ref in before if ops[ref].kind != "number")
+            for at in here:
+                yield f"  const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
+                if at in self.kept:
+                    yield f"  v{at}[{_PLACES[kind]}] = x{at};"
+            yield "}"
+        for at in self.means(stage, of_elements=False):
+            source = self.value(ops[at].refs[0]).split(" = ")[1].partition("[")[0]
+            yield f"means_of({source}, {'N' if ops[ops[at].refs[0]].kind == 'row' else 'M'}, v{at});"
+
+    def elements(self, stage: int, writes: Mapping[str, int]) -> Iterator[str]:
+        """What is made of the elements in a stage: means, the sums of norms and totals, and new values."""
+        ops, kernel, means = self.text.ops, self.kernel, self.means(stage, of_elements=True)
+        new = {name: at for name, at in writes.items() if ops[at].kind == "element"}
+        sums = [at for at in kernel.sums if ops[ops[at].refs[0]].stage == stage]
+        roots = [*(ops[at].refs[0] for at in [*means, *sums]), *new.values()]
+        if not roots:
+            return
+        by_row = [at for at in means if ops[at].name == "row_mean"]
+        by_column = [at for at in means if ops[at].name == "column_mean"]
+        below = needed(ops, roots, lambda at: ops[at].kind != "element" or at in kernel.loads)
+        known = [at for at in below if ops[at].kind in VECTORS or at in kernel.loads]
+        yield from (f"std::fill_n(v{at}, M * PACK, T(0));" for at in by_column)
+        yield from (f"alignas(64) T all{at}[PACK] = {{}};" for at in sums)
+        yield "for (int64_t i = 0; i < N; ++i) {"
+        yield from (f"  alignas(64) T row{at}[PACK] = {{}};" for at in by_row)
+        yield from ["  for (int64_t j = 0; j < M; ++j)", "#pragma GCC ivdep", f"    {_LANES} {{"]
+        yield from (f"      {self.value(at)}" for at in known)
+        for at in below:
+            if ops[at].kind == "element" and at not in kernel.loads:
+                yield f"      const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
+        yield from (f"      row{at}[k] += x{ops[at].refs[0]};" for at in by_row)
+        yield from (f"      v{at}[j * PACK + k] += x{ops[at].refs[0]};" for at in by_column)
+        for at in sums:
+            x = f"x{ops[at].refs[0]}"
+            yield f"      all{at}[k] += {f'{x} * {x}' if ops[at].name == 'norm' else x};"
+        for name, at in new.items():
+            yield f"      a{self.made.buffers.index(name)}[{_PLACES['element']}] = {store(name, f'x{at}')};"
+        yield "    }"
+        yield from (f"  averaged(row{at}, 1, M, v{at} + i * PACK);" for at in by_row)
+        yield "}"
+        yield from (f"averaged(v{at}, M, N, v{at});" for at in by_column)
+        yield from (f"s{at}[pack] = folded(all{at}, count);" for at in sums)
+
+
+def _word(name: str) -> str:
+    return type_of(name).removeprefix("const ")
