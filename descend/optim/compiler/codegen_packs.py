@@ -35,9 +35,9 @@ _SHAPES: Mapping[Kind, tuple[str, str]] = {
     "matrix": ("1", "1"),
 }
 _PLACES: Mapping[Kind, str] = {
-    "element": "(i * M + j) * PACK + k",
-    "row": "i * PACK + k",
-    "column": "j * PACK + k",
+    "element": "(i * M + j) * lanes + k",
+    "row": "i * lanes + k",
+    "column": "j * lanes + k",
     "matrix": "k",
 }
 _LOOPS: Mapping[Kind, str] = {
@@ -45,12 +45,23 @@ _LOOPS: Mapping[Kind, str] = {
     "row": "for (int64_t i = 0; i < N; ++i)",
     "column": "for (int64_t j = 0; j < M; ++j)",
 }
-_LANES = "for (int64_t k = 0; k < PACK; ++k)"
+KEPT = "kept"  # before the place of a value, in the name of the buffer of its elements
+_LANES = "for (int64_t k = 0; k < lanes; ++k)"
 
 
 def passes(text: Trace) -> tuple[Kernel, ...]:
-    """The passes over memory: what each reads, computes and writes."""
-    return partition(_up_to_sums(text))
+    """The passes over memory: what each reads, computes and writes.
+
+    A buffer "kept 36" holds the elements of value 36 from the pass that sums them to the last one that reads them.
+    """
+    text = _up_to_sums(text)
+    kernels = partition(text)
+    kept: dict[str, int] = {}
+    for k, kernel in enumerate(kernels):
+        again = {at for later in kernels[k + 1 :] for at in later.order if at not in later.loads}
+        summed = [text.ops[at].refs[0] for at in kernel.sums]
+        kept |= {f"{KEPT} {at}": at for at in summed if at in again and at not in kernel.loads}
+    return partition(replace(text, outputs={**text.outputs, **kept})) if kept else kernels
 
 
 def _up_to_sums(text: Trace) -> Trace:
@@ -64,26 +75,30 @@ def _up_to_sums(text: Trace) -> Trace:
 
 def emit_packs(text: Trace) -> Iterator[str]:
     """The functions `packed`, which updates a tensor, and `packed_memory`, the bytes that it needs."""
-    made = plan(_up_to_sums(text))
-    each = [_Pass(made, kernel, text) for kernel in partition(made.text)]
-    sums = [f"s{at}" for one in each for at in one.kernel.sums]
+    made, kernels = plan(_up_to_sums(text)), passes(text)
+    kept = list(dict.fromkeys(name for kernel in kernels for name in kernel.writes if name.startswith(KEPT)))
+    buffers = (*made.buffers, *kept)
+    each = [_Pass(made, kernel, text, buffers) for kernel in kernels]
+    shared = [("double", f"s{at}", "packs_of(B)") for kernel in kernels for at in kernel.sums]
+    shared += [("T", f"b{buffers.index(name)}", "B * N * M") for name in kept]
     arrays = list(dict.fromkeys(array for one in each for array in one.arrays()))
     yield from emit_numbers(made, "packed_numbers")
-    yield "static int64_t pack_memory(int64_t N, int64_t M) {"
-    yield "  char here, *at = &here;"
-    yield from (f"  room<{kind}>(at, {n} * {m} * PACK);" for kind, _, n, m in arrays)
-    yield "  return at - &here;"
+    yield "static int64_t lane_memory(int64_t N, int64_t M) {"
+    yield f"  return {' + '.join(f'sizeof({kind}) * {n} * {m}' for kind, _, n, m in arrays)};"
     yield "}"
     yield "static int64_t packed_memory(int64_t B, int64_t N, int64_t M, int64_t parts) {"
+    yield "  const int64_t most = lanes_of(lane_memory(N, M));"
     yield "  char here, *at = &here;"
-    yield from (f"  room<double>(at, packs_of(B));  // {name}" for name in sums)
-    yield "  return at - &here + parts * pack_memory(N, M);"
+    yield from (f"  room<{kind}>(at, {count});" for kind, _, count in shared)
+    yield "  return at - &here + parts * most * lane_memory(N, M);"
     yield "}"
     yield "static void packed(const Tensors& w, int64_t t, const Team& team, char* memory) {"
     yield "  const int64_t B = w.batch[t], N = w.n[t], M = w.m[t], packs = packs_of(B);"
-    yield from (f"  double* const {name} = room<double>(memory, packs);" for name in sums)
-    yield "  memory += team.part * pack_memory(N, M);"
-    yield from (f"  {kind}* __restrict const {name} = room<{kind}>(memory, {n} * {m} * PACK);" for kind, name, n, m in arrays)
+    yield "  const int64_t most = lanes_of(lane_memory(N, M)), groups = (B + most - 1) / most;"
+    yield from (f"  {kind}* const {name} = room<{kind}>(memory, {count});" for kind, name, count in shared)
+    yield "  memory += team.part * most * lane_memory(N, M);"
+    for kind, name, n, m in arrays:
+        yield f"  {kind}* __restrict const {name} = room<{kind}>(memory, {n} * {m} * most);"
     for i, name in enumerate(made.buffers):
         yield f"  auto* const b{i} = reinterpret_cast<{type_of(name)}*>(w.address[{i} * w.count + t]);"
     yield f"  double number[{max(1, len(made.place))}];"
@@ -102,11 +117,13 @@ class _Pass:
         made: The plan in which stages are passes.
         kernel: What is computed.
         text: In which means end stages, too.
+        buffers: Names of all buffers.
     """
 
     made: MatrixPlan
     kernel: Kernel
     text: Trace
+    buffers: tuple[str, ...]
 
     def computed(self, kind: Kind, stage: int) -> list[int]:
         """Places of the values of a kind that follow from others in a stage, in order."""
@@ -137,39 +154,73 @@ class _Pass:
 
     def arrays(self) -> Iterator[tuple[str, str, str, str]]:
         """Type, name, rows and columns of the arrays of values of a pack."""
+        if self.is_flat:
+            return
         for name in self.kernel.buffers:
             _, array, n, m, spare = self.places(name)
             yield from [(_word(name), array, n, m), (_word(name), spare, "N", "M")]
         for at in self.kept:
             yield "T", f"v{at}", *_SHAPES[self.text.ops[at].kind]
+        yield from (("T", f"all{at}", "1", "1") for at in self.kernel.sums)
 
     def kind(self, name: str) -> Kind:
         """Of the values of a buffer."""
         return self.text.entries.get(name, "element")
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether what is done to an element depends on no other, so elements can stay where they are."""
+        return not self.kernel.sums and all(self.text.ops[at].kind == "element" for at in self.kernel.order)
+
     def lines(self) -> Iterator[str]:
         """The whole pass."""
         ops, kernel = self.text.ops, self.kernel
-        last = max(ops[at].stage for at in kernel.order)
         for at in kernel.numbers:
             yield f"const {kind_of(ops[at])} x{at} = {number_of(ops[at], self.made.place[at])};"
-        yield "for (int64_t pack = team.first(packs); pack < team.last(packs); ++pack) {"
-        yield "  const int64_t first = pack * PACK, count = std::min(PACK, B - first);"
+        yield from self.flat() if self.is_flat else self.grouped()
+
+    def flat(self) -> Iterator[str]:
+        """A pass over the elements as they lie."""
+        ops, kernel = self.text.ops, self.kernel
+        for name in kernel.buffers:
+            i = self.buffers.index(name)
+            yield f"{type_of(name)}* __restrict const e{i} = b{i};"
+        yield "#pragma GCC ivdep"
+        yield "for (int64_t i = team.first(B) * N * M; i < team.last(B) * N * M; ++i) {"
+        for at, name in kernel.loads.items():
+            kind, x = "L" if name in ("g", "w") else "T", load(name, f"e{self.buffers.index(name)}[i]")
+            yield f"  const {kind} x{at} = {x};"
+        for at in kernel.order:
+            if at not in kernel.loads:
+                yield f"  const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
+        for name, at in kernel.writes.items():
+            yield f"  e{self.buffers.index(name)}[i] = {store(name, f'x{at}')};"
+        yield "}"
+
+    def grouped(self) -> Iterator[str]:
+        """A pass over groups of packs."""
+        ops, kernel = self.text.ops, self.kernel
+        last = max(ops[at].stage for at in kernel.order)
+        yield "for (int64_t group = team.first(groups); group < team.last(groups); ++group) {"
+        yield "  const int64_t first = group * most, count = std::min(most, B - first), lanes = packs_of(count) * PACK;"
         for name in dict.fromkeys(kernel.loads.values()):
             memory, array, n, m, spare = self.places(name)
-            yield f"  interleave({memory}, count, {n}, {m}, {array}, {spare});"
+            yield f"  if (group + 1 < team.last(groups)) ask_for({memory} + most * {n} * {m}, most * {n} * {m});"
+        for name in dict.fromkeys(kernel.loads.values()):
+            memory, array, n, m, spare = self.places(name)
+            yield f"  interleave({memory}, count, {n}, {m}, {array}, lanes, {spare});"
         for stage in range(last + 1):
             yield from (f"  {line}" for line in self.vectors(stage))
             yield from (f"  {line}" for line in self.elements(stage, kernel.writes if stage == last else {}))
         for name, at in kernel.writes.items():
             memory, array, n, m, spare = self.places(name)
             array = array if ops[at].kind == "element" else f"v{at}"
-            yield f"  separate({array}, count, {n}, {m}, {memory}, {spare});"
+            yield f"  separate({array}, lanes, count, {n}, {m}, {memory}, {spare});"
         yield "}"
 
     def places(self, name: str) -> tuple[str, str, str, str, str]:
         """Of a buffer the place of this pack, its array, its rows and columns, and an array that is spare."""
-        i, (n, m), word = self.made.buffers.index(name), _SHAPES[self.kind(name)], _word(name)
+        i, (n, m), word = self.buffers.index(name), _SHAPES[self.kind(name)], _word(name)
         return f"b{i} + first * {n} * {m}", f"a{i}", n, m, "spare" if word == "T" else "spareL"
 
     def value(self, at: int) -> str:
@@ -177,7 +228,7 @@ class _Pass:
         op, name = self.text.ops[at], self.kernel.loads.get(at)
         x = f"v{at}[{_PLACES[op.kind]}]"
         if name is not None:
-            x = load(name, f"a{self.made.buffers.index(name)}[{_PLACES[op.kind]}]")
+            x = load(name, f"a{self.buffers.index(name)}[{_PLACES[op.kind]}]")
         kind = "L" if name in ("g", "w") else "bool" if op.boolean else "T"
         return f"const {kind} x{at} = {x}{' != 0' if kind == 'bool' else ''};"
 
@@ -198,7 +249,7 @@ class _Pass:
             yield "}"
         for at in self.means(stage, of_elements=False):
             source = self.value(ops[at].refs[0]).split(" = ")[1].partition("[")[0]
-            yield f"means_of({source}, {'N' if ops[ops[at].refs[0]].kind == 'row' else 'M'}, v{at});"
+            yield f"means_of({source}, {'N' if ops[ops[at].refs[0]].kind == 'row' else 'M'}, lanes, v{at});"
 
     def elements(self, stage: int, writes: Mapping[str, int]) -> Iterator[str]:
         """What is made of the elements in a stage: means, the sums of norms and totals, and new values."""
@@ -212,27 +263,28 @@ class _Pass:
         by_column = [at for at in means if ops[at].name == "column_mean"]
         below = needed(ops, roots, lambda at: ops[at].kind != "element" or at in kernel.loads)
         known = [at for at in below if ops[at].kind in VECTORS or at in kernel.loads]
-        yield from (f"std::fill_n(v{at}, M * PACK, T(0));" for at in by_column)
-        yield from (f"alignas(64) T all{at}[PACK] = {{}};" for at in sums)
+        yield from (f"std::fill_n(v{at}, M * lanes, T(0));" for at in by_column)
+        yield from (f"std::fill_n(all{at}, lanes, T(0));" for at in sums)
         yield "for (int64_t i = 0; i < N; ++i) {"
-        yield from (f"  alignas(64) T row{at}[PACK] = {{}};" for at in by_row)
+        yield from (f"  T* __restrict const row{at} = v{at} + i * lanes;" for at in by_row)
+        yield from (f"  std::fill_n(row{at}, lanes, T(0));" for at in by_row)
         yield from ["  for (int64_t j = 0; j < M; ++j)", "#pragma GCC ivdep", f"    {_LANES} {{"]
         yield from (f"      {self.value(at)}" for at in known)
         for at in below:
             if ops[at].kind == "element" and at not in kernel.loads:
                 yield f"      const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
         yield from (f"      row{at}[k] += x{ops[at].refs[0]};" for at in by_row)
-        yield from (f"      v{at}[j * PACK + k] += x{ops[at].refs[0]};" for at in by_column)
+        yield from (f"      v{at}[j * lanes + k] += x{ops[at].refs[0]};" for at in by_column)
         for at in sums:
             x = f"x{ops[at].refs[0]}"
             yield f"      all{at}[k] += {f'{x} * {x}' if ops[at].name == 'norm' else x};"
         for name, at in new.items():
-            yield f"      a{self.made.buffers.index(name)}[{_PLACES['element']}] = {store(name, f'x{at}')};"
+            yield f"      a{self.buffers.index(name)}[{_PLACES['element']}] = {store(name, f'x{at}')};"
         yield "    }"
-        yield from (f"  averaged(row{at}, 1, M, v{at} + i * PACK);" for at in by_row)
         yield "}"
-        yield from (f"averaged(v{at}, M, N, v{at});" for at in by_column)
-        yield from (f"s{at}[pack] = folded(all{at}, count);" for at in sums)
+        yield from (f"divide(v{at}, N * lanes, M);" for at in by_row)
+        yield from (f"divide(v{at}, M * lanes, N);" for at in by_column)
+        yield from (f"fold_packs(all{at}, count, s{at} + first / PACK);" for at in sums)
 
 
 def _word(name: str) -> str:

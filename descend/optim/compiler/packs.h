@@ -7,11 +7,17 @@
 
 #include <utility>
 
-constexpr int64_t PACK = BLOCK, SMALL = 64, SEVERAL = 16;  // as in engine/matrices.py
+constexpr int64_t PACK = BLOCK, SMALL = 64, SEVERAL = 16, GROUP_BYTES = 1 << 15;  // as in engine/matrices.py
 
 inline bool is_packed(int64_t batch, int64_t n, int64_t m) { return batch >= SEVERAL && n * m <= SMALL; }
 
 inline int64_t packs_of(int64_t batch) { return (batch + PACK - 1) / PACK; }
+
+// How many matrices are computed together: whole packs, whose values have room in the first cache; so many of those of
+// few values that operations which follow from each other need not wait.
+inline int64_t lanes_of(int64_t bytes) {
+  return PACK * std::clamp<int64_t>(GROUP_BYTES / PACK / bytes, 1, 8);
+}
 
 #if defined(__AVX512F__)
 constexpr int VECTOR_BYTES = 64;
@@ -103,66 +109,71 @@ inline void join(const X* from, int64_t apart, X* to, int64_t width, int64_t cou
   }
 }
 
-// The elements of `count` matrices as those of a pack; with zeros where there are fewer than PACK. Rows of all matrices
-// are split first, as they all follow each other, then what has become of a column. `spare` has room for a pack.
+// Has values fetched into the cache, while something else is computed.
 template <class X>
-inline void interleave(const X* from, int64_t count, int64_t n, int64_t m, X* to, X* spare) {
-  X whole[SMALL * PACK];
-  if (count < PACK) {
-    std::fill(std::copy_n(from, count * n * m, whole), whole + PACK * n * m, X(0));
-    from = whole;
-  }
-  if (n * m == 1) {
-    std::copy_n(from, PACK, to);
-  } else if (n == 1 || m == 1) {
-    split(from, n * m, to, PACK, PACK);
-  } else {
-    split(from, m, spare, PACK * n, PACK * n);
-    for (int64_t j = 0; j < m; ++j) split(spare + j * PACK * n, n, to + j * PACK, m * PACK, PACK);
-  }
+inline void ask_for(const X* x, int64_t count) {
+  constexpr int64_t LINE = 64 / sizeof(X);
+  for (int64_t i = 0; i < count; i += LINE) __builtin_prefetch(x + i);
 }
 
-// The reverse, for the first `count` matrices of a pack.
+// The elements of `count` matrices in lanes, with zeros where there are fewer than lanes. Rows of all matrices are split
+// first, as they follow each other, then what has become of a column. `spare` has room for as many elements.
 template <class X>
-inline void separate(const X* from, int64_t count, int64_t n, int64_t m, X* to, X* spare) {
-  X whole[SMALL * PACK];
-  X* const out = count < PACK ? whole : to;
-  if (n * m == 1) {
-    std::copy_n(from, PACK, out);
+inline void interleave(const X* from, int64_t count, int64_t n, int64_t m, X* to, int64_t lanes, X* spare) {
+  if (count < lanes) {
+    for (int64_t j = 0; j < n * m; ++j)
+      for (int64_t k = 0; k < lanes; ++k) to[j * lanes + k] = k < count ? from[k * n * m + j] : X(0);
+  } else if (n * m == 1) {
+    std::copy_n(from, lanes, to);
   } else if (n == 1 || m == 1) {
-    join(from, PACK, out, n * m, PACK);
+    split(from, n * m, to, lanes, lanes);
   } else {
-    for (int64_t j = 0; j < m; ++j) join(from + j * PACK, m * PACK, spare + j * PACK * n, n, PACK);
-    join(spare, PACK * n, out, m, PACK * n);
+    split(from, m, spare, lanes * n, lanes * n);
+    for (int64_t j = 0; j < m; ++j) split(spare + j * lanes * n, n, to + j * lanes, m * lanes, lanes);
   }
-  if (out != to) std::copy_n(whole, count * n * m, to);
 }
 
-// Sums over `count` values each, for `length` rows or columns of a pack, as means. Where a sum is of float32, to divide it
-// is the same as to divide it in float64 and then to round.
-template <class T>
-inline void averaged(const T* sums, int64_t length, int64_t count, T* means) {
-  const T by = static_cast<T>(count);
-  if (count == 1 && sums == means) return;
-  if (count == 1) std::copy_n(sums, length * PACK, means);
-  else for (int64_t i = 0; i < length * PACK; ++i) means[i] = sums[i] / by;
-}
-
-// The means over rows or columns, `count` of them, that are of each matrix of a pack one value.
-template <class T>
-inline void means_of(const T* x, int64_t count, T* means) {
-  double sums[PACK] = {};
-  if (count == 1) {
-    for (int64_t k = 0; k < PACK; ++k) means[k] = x[k] + T(0);  // as a sum from 0 has no negative zero
-    return;
+// The reverse, for the first `count` matrices.
+template <class X>
+inline void separate(const X* from, int64_t lanes, int64_t count, int64_t n, int64_t m, X* to, X* spare) {
+  if (count < lanes) {
+    for (int64_t k = 0; k < count; ++k)
+      for (int64_t j = 0; j < n * m; ++j) to[k * n * m + j] = from[j * lanes + k];
+  } else if (n * m == 1) {
+    std::copy_n(from, lanes, to);
+  } else if (n == 1 || m == 1) {
+    join(from, lanes, to, n * m, lanes);
+  } else {
+    for (int64_t j = 0; j < m; ++j) join(from + j * lanes, m * lanes, spare + j * lanes * n, n, lanes);
+    join(spare, lanes * n, to, m, lanes * n);
   }
-  for (int64_t i = 0; i < count; ++i)
-    for (int64_t k = 0; k < PACK; ++k) sums[k] += x[i * PACK + k];
-  for (int64_t k = 0; k < PACK; ++k) means[k] = T(sums[k] / static_cast<double>(count));
 }
 
+// Sums as means. To divide one of float32 is the same as to divide it in float64 and then to round.
 template <class T>
-inline double folded(T* sums, int64_t count) {
-  std::fill(sums + count, sums + PACK, T(0));
-  return fold(sums);
+inline void divide(T* sums, int64_t length, int64_t count) {
+  if (count == 1) return;
+  for (int64_t i = 0; i < length; ++i) sums[i] /= static_cast<T>(count);
+}
+
+// The means over rows or over columns, `count` of them, that are one value of each matrix.
+template <class T>
+inline void means_of(const T* x, int64_t count, int64_t lanes, T* means) {
+  for (int64_t at = 0; at < lanes; at += PACK, x += PACK, means += PACK) {
+    if (count == 1) {
+      for (int64_t k = 0; k < PACK; ++k) means[k] = x[k] + T(0);  // a sum that begins with 0 has no negative zero
+      continue;
+    }
+    double sums[PACK] = {};
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t k = 0; k < PACK; ++k) sums[k] += x[i * lanes + k];
+    for (int64_t k = 0; k < PACK; ++k) means[k] = T(sums[k] / static_cast<double>(count));
+  }
+}
+
+// The sum of each pack, of which the last may not be whole.
+template <class T>
+inline void fold_packs(T* sums, int64_t count, double* packs) {
+  std::fill(sums + count, sums + packs_of(count) * PACK, T(0));
+  for (int64_t at = 0; at < count; at += PACK) *packs++ = fold(sums + at);
 }
