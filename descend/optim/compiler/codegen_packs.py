@@ -203,15 +203,16 @@ class _Pass:
         last = max(ops[at].stage for at in kernel.order)
         yield "for (int64_t group = team.first(groups); group < team.last(groups); ++group) {"
         yield "  const int64_t first = group * most, count = std::min(most, B - first), lanes = packs_of(count) * PACK;"
-        for name in dict.fromkeys(kernel.loads.values()):
-            memory, array, n, m, spare = self.places(name)
-            yield f"  if (group + 1 < team.last(groups)) ask_for({memory} + most * {n} * {m}, most * {n} * {m});"
+        yield "  const bool more = group + 1 < team.last(groups);"
         for name in dict.fromkeys(kernel.loads.values()):
             memory, array, n, m, spare = self.places(name)
             yield f"  interleave({memory}, count, {n}, {m}, {array}, lanes, {spare});"
+        asked = list(dict.fromkeys(kernel.loads.values()))
+        loops = [stage for stage in range(last + 1) if self.roots(stage)]
         for stage in range(last + 1):
             yield from (f"  {line}" for line in self.vectors(stage))
-            yield from (f"  {line}" for line in self.elements(stage, kernel.writes if stage == last else {}))
+            if stage in loops:
+                yield from (f"  {line}" for line in self.elements(stage, asked[loops.index(stage) :: len(loops)]))
         for name, at in kernel.writes.items():
             memory, array, n, m, spare = self.places(name)
             array = array if ops[at].kind == "element" else f"v{at}"
@@ -222,6 +223,17 @@ class _Pass:
         """Of a buffer the place of this pack, its array, its rows and columns, and an array that is spare."""
         i, (n, m), word = self.buffers.index(name), _SHAPES[self.kind(name)], _word(name)
         return f"b{i} + first * {n} * {m}", f"a{i}", n, m, "spare" if word == "T" else "spareL"
+
+    def ask_for(self, name: str) -> str:
+        """Fetch of the next group's values the part that goes with row i and column j."""
+        memory, _, n, m, _ = self.places(name)
+        part, when = {
+            "element": ("(i * M + j)", "more"),
+            "row": ("i", "more && j == 0"),
+            "column": ("j", "more && i == 0"),
+            "matrix": ("0", "more && i == 0 && j == 0"),
+        }[self.kind(name)]
+        return f"if ({when}) ask_for({memory} + most * ({n} * {m} + {part}), most);"
 
     def value(self, at: int) -> str:
         """A value from its array."""
@@ -251,14 +263,32 @@ class _Pass:
             source = self.value(ops[at].refs[0]).split(" = ")[1].partition("[")[0]
             yield f"means_of({source}, {'N' if ops[ops[at].refs[0]].kind == 'row' else 'M'}, lanes, v{at});"
 
-    def elements(self, stage: int, writes: Mapping[str, int]) -> Iterator[str]:
-        """What is made of the elements in a stage: means, the sums of norms and totals, and new values."""
+    def sums(self, stage: int) -> list[int]:
+        """Places of the norms and totals of values of a stage."""
+        ops = self.text.ops
+        return [at for at in self.kernel.sums if ops[ops[at].refs[0]].stage == stage]
+
+    def new(self, stage: int) -> dict[str, int]:
+        """Places of the new elements that are written in a stage, which is the last one, by the name of their buffer."""
+        ops, kernel = self.text.ops, self.kernel
+        if stage < max(ops[at].stage for at in kernel.order):
+            return {}
+        return {name: at for name, at in kernel.writes.items() if ops[at].kind == "element"}
+
+    def roots(self, stage: int) -> list[int]:
+        """Places of the elements that are summed or written in a stage."""
+        reduced = [*self.means(stage, of_elements=True), *self.sums(stage)]
+        return [*(self.text.ops[at].refs[0] for at in reduced), *self.new(stage).values()]
+
+    def elements(self, stage: int, asked: list[str]) -> Iterator[str]:
+        """What is made of the elements in a stage: means, the sums of norms and totals, and new values.
+
+        Args:
+            stage: Which stage.
+            asked: Buffers of which the next group's values are fetched meanwhile.
+        """
         ops, kernel, means = self.text.ops, self.kernel, self.means(stage, of_elements=True)
-        new = {name: at for name, at in writes.items() if ops[at].kind == "element"}
-        sums = [at for at in kernel.sums if ops[ops[at].refs[0]].stage == stage]
-        roots = [*(ops[at].refs[0] for at in [*means, *sums]), *new.values()]
-        if not roots:
-            return
+        new, sums, roots = self.new(stage), self.sums(stage), self.roots(stage)
         by_row = [at for at in means if ops[at].name == "row_mean"]
         by_column = [at for at in means if ops[at].name == "column_mean"]
         below = needed(ops, roots, lambda at: ops[at].kind != "element" or at in kernel.loads)
@@ -268,7 +298,9 @@ class _Pass:
         yield "for (int64_t i = 0; i < N; ++i) {"
         yield from (f"  T* __restrict const row{at} = v{at} + i * lanes;" for at in by_row)
         yield from (f"  std::fill_n(row{at}, lanes, T(0));" for at in by_row)
-        yield from ["  for (int64_t j = 0; j < M; ++j)", "#pragma GCC ivdep", f"    {_LANES} {{"]
+        yield "  for (int64_t j = 0; j < M; ++j) {"
+        yield from (f"    {self.ask_for(name)}" for name in asked)
+        yield from ["#pragma GCC ivdep", f"    {_LANES} {{"]
         yield from (f"      {self.value(at)}" for at in known)
         for at in below:
             if ops[at].kind == "element" and at not in kernel.loads:
@@ -280,8 +312,7 @@ class _Pass:
             yield f"      all{at}[k] += {f'{x} * {x}' if ops[at].name == 'norm' else x};"
         for name, at in new.items():
             yield f"      a{self.buffers.index(name)}[{_PLACES['element']}] = {store(name, f'x{at}')};"
-        yield "    }"
-        yield "}"
+        yield from ["    }", "  }", "}"]
         yield from (f"divide(v{at}, N * lanes, M);" for at in by_row)
         yield from (f"divide(v{at}, M * lanes, N);" for at in by_column)
         yield from (f"fold_packs(all{at}, count, s{at} + first / PACK);" for at in sums)
