@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 from descend.optim.compiler.codegen_cpp import expression, kind_of, load, store, type_of
 from descend.optim.compiler.matrix_plan import REDUCTIONS, VECTORS, emit_numbers, number_of, plan
 from descend.optim.compiler.partition import Kernel, needed, partition
-from descend.optim.compiler.trace import Op, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from descend.optim.compiler.matrix_plan import MatrixPlan
-    from descend.optim.compiler.trace import Kind
+    from descend.optim.compiler.trace import Kind, Op, Trace
 
 __all__ = ["PACKS_HEADER", "emit_packs", "passes"]
 
@@ -78,7 +77,7 @@ def emit_packs(text: Trace) -> Iterator[str]:
     made, kernels = plan(_up_to_sums(text)), passes(text)
     kept = list(dict.fromkeys(name for kernel in kernels for name in kernel.writes if name.startswith(KEPT)))
     buffers = (*made.buffers, *kept)
-    each = [_Pass(made, kernel, text, buffers) for kernel in kernels]
+    each = [_PackedPass(made, kernel, text, buffers) for kernel in kernels]
     shared = [("double", f"s{at}", "packs_of(B)") for kernel in kernels for at in kernel.sums]
     shared += [("T", f"b{buffers.index(name)}", "B * N * M") for name in kept]
     arrays = list(dict.fromkeys(array for one in each for array in one.arrays()))
@@ -103,14 +102,16 @@ def emit_packs(text: Trace) -> Iterator[str]:
         yield f"  auto* const b{i} = reinterpret_cast<{type_of(name)}*>(w.address[{i} * w.count + t]);"
     yield f"  double number[{max(1, len(made.place))}];"
     for i, one in enumerate(each):
-        known = [f"s{at}" for at in made.computed if made.text.ops[at].stage == i and made.text.ops[at].name in REDUCTIONS]
+        known = [
+            f"s{at}" for at in made.computed if made.text.ops[at].stage == i and made.text.ops[at].name in REDUCTIONS
+        ]
         yield f"  packed_numbers{i}({', '.join(['w', 't', 'packs', 'number', *known])});"
         yield from ["  {", *(f"    {line}" for line in one.lines()), "  }", "  team.wait();"]
     yield "}"
 
 
 @dataclass(frozen=True, eq=False)
-class _Pass:
+class _PackedPass:
     """One pass over the packs of a tensor.
 
     Attributes:
@@ -269,7 +270,7 @@ class _Pass:
         return [at for at in self.kernel.sums if ops[ops[at].refs[0]].stage == stage]
 
     def new(self, stage: int) -> dict[str, int]:
-        """Places of the new elements that are written in a stage, which is the last one, by the name of their buffer."""
+        """Places of the new elements by the name of their buffer, which are all written in the last stage."""
         ops, kernel = self.text.ops, self.kernel
         if stage < max(ops[at].stage for at in kernel.order):
             return {}

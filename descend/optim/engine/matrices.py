@@ -24,11 +24,11 @@ from descend.optim.compiler.native import MatrixCompileJob, MatrixLaunch
 from descend.optim.compiler.partition import carry_out, numbers
 from descend.optim.compiler.trace import STATE, Ref, Trace, Untraceable, trace_matrices
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
-from descend.optim.engine.step_inputs import LOW_PRECISION, is_sparse, named_entries, template
+from descend.optim.engine.step_inputs import LOW_PRECISION, is_sparse
 from descend.optim.rules.base import MEANS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -99,19 +99,23 @@ class MatrixBatch:
 
     def numbers(self) -> dict[int, Any]:
         """The numbers that no norm is needed for: a float where all tensors agree, else (tensors,) in float64."""
-        tasks = self.tasks
-        named = {
-            "t": [task.count + 1.0 for task in tasks],
-            "lr": [task.settings.lr for task in tasks],
-            "decay": [task.settings.decay for task in tasks],
-            "scaled": [float(task.settings.scaled) for task in tasks],
-            "size": [float(task.param.numel()) for task in tasks],
-        }
-        known = {at: _together(named[name]) for at, name in self.trace.given}
+        known = {at: _together([_NUMBERS[name](task) for task in self.tasks]) for at, name in self.trace.given}
+        different = {id(trace): trace for trace in self.traces}.values()
+        traces = self.traces if len(different) > 1 else list(different)
         for at, i in self.trace.constants:
-            known[at] = _together([trace.literals[i] for trace in self.traces])
+            known[at] = _together([trace.literals[i] for trace in traces])
         numbers(self.trace, known, 0)
         return known
+
+
+# The numbers that a text may ask for.
+_NUMBERS: Mapping[str, Callable[[TensorUpdate], float]] = {
+    "t": lambda task: task.count + 1.0,
+    "lr": lambda task: task.settings.lr,
+    "decay": lambda task: task.settings.decay,
+    "scaled": lambda task: float(task.settings.scaled),
+    "size": lambda task: float(task.param.numel()),
+}
 
 
 @functools.lru_cache(maxsize=256)
@@ -192,16 +196,22 @@ class _Held:
 
     @staticmethod
     def of(task: TensorUpdate, names: Sequence[str]) -> _Held:
+        # Asked of every tensor at every step, so a few operations of torch here are a part of a small update's time.
         p = task.param.detach()
-        weights = {"w": p, "p": task.entry["master"]} if "master" in task.entry else {"p": p}
-        entries = {STATE + name: task.entry[name] for name in named_entries(template(task.settings.rule, p))}
-        own = weights | entries
-        tensors = {name: x.contiguous() for name, x in own.items() if name in names}
-        tensors["g"] = task.gradient.detach().resolve_neg().to(p.dtype).contiguous()
-        shape = (1, 1, p.numel()) if p.ndim < 2 else (p[..., 0, 0].numel(), p.shape[-2], p.shape[-1])
-        return _Held(
-            shape, tensors, {name: own[name] for name, x in tensors.items() if name != "g" and x is not own[name]}
-        )
+        own = {name: task.entry[name.removeprefix(STATE)] for name in names if name.startswith(STATE)}
+        own["p"] = task.entry.get("master", p)
+        if "w" in names:
+            own["w"] = p
+        tensors, origins = own, {}
+        if not all(x.is_contiguous() for x in own.values()):
+            tensors = {name: x.contiguous() for name, x in own.items()}
+            origins = {name: x for name, x in own.items() if x is not tensors[name]}
+        g = task.gradient.detach()
+        if g.dtype is not p.dtype or g.is_neg() or not g.is_contiguous():
+            g = g.resolve_neg().to(p.dtype).contiguous()
+        tensors["g"] = g
+        n, m = (1, p.numel()) if p.ndim < 2 else p.shape[-2:]
+        return _Held((p.numel() // (n * m), n, m), tensors, origins)
 
     def put_back(self) -> None:
         """Copy new values to where they belong."""

@@ -23,8 +23,18 @@ compiles = pytest.mark.skipif(cache.compiler() is None, reason="no C++ compiler"
 
 # Less than a tile and more than two, one row, one column, several matrices, and enough for several threads.
 SHAPES = [(), (3,), (7000,), (130, 200), (3, 4, 3, 3), (90, 1), (1, 90), (TILE, TILE + 1), (3, 2, 70, 130), (400, 600)]
-# Small matrices together: whole packs and some more, fewer than a pack, rows and columns of all widths, several threads.
-SHAPES += [(8, 17, 3, 3), (16, 1, 1), (300, 1, 1), (5, 4, 2, 7), (65, 7, 1), (70, 1, 5), (20, 9, 4), (40, 8, 8), (256, 64, 3, 3)]
+# Small matrices together: whole packs and some more, fewer than one, many widths, and enough for several threads.
+SHAPES += [
+    (8, 17, 3, 3),
+    (16, 1, 1),
+    (300, 1, 1),
+    (5, 4, 2, 7),
+    (65, 7, 1),
+    (70, 1, 5),
+    (20, 9, 4),
+    (40, 8, 8),
+    (256, 64, 3, 3),
+]
 
 
 @pytest.fixture
@@ -110,7 +120,7 @@ def test_runners_agree_with_the_reference_update(runner: str) -> None:
 
 def matrices(rule: Rule, runner: str) -> list[Tensor]:
     random = torch.Generator().manual_seed(0)
-    shapes = [(130, 200), (5, 70, 3), (2, 3, 4, 65), (400, 600)]
+    shapes = [(130, 200), (5, 70, 3), (2, 3, 4, 65), (400, 600), (10, 13, 3, 5), (700, 1, 1), (64, 1, 2)]
     params = [torch.nn.Parameter(torch.randn(s, generator=random, dtype=torch.float64)) for s in shapes]
     ours = descend.optim.Optimizer(params, rule, lr=0.1, runner=runner)
     for _ in range(3):
