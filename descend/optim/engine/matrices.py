@@ -1,8 +1,8 @@
 """Rules with means over rows and columns, such as Adafactor: all their tensors in one call of a compiled kernel.
 
 Parameters, gradients and state stay where they are; the kernel takes their addresses. Without a kernel NumPy computes
-the same text, tensor after tensor, with sums in the order of the kernel's (compiler/matrix.h), so both get the same
-bits. What this cannot take (other devices, texts that are more than means and arithmetic) gets the reference update.
+the same text, tensor after tensor, with sums in the order of the kernel's (compiler/matrix.h, and packs.h for tensors
+of many small matrices), so both get the same bits. What this cannot take (other devices, texts that are more than means and arithmetic) gets the reference update.
 """
 
 from __future__ import annotations
@@ -328,7 +328,13 @@ class _Evaluation:
 
 def _last(x: NDArray[Any], axis: int) -> NDArray[Any]:
     """The sum along an axis, one after the other, which stays with length 1."""
-    return np.take(np.add.accumulate(x, axis=axis), [-1], axis=axis)
+    if x.shape[axis] > SMALL:
+        return np.take(np.add.accumulate(x, axis=axis), [-1], axis=axis)
+    first, *others = np.moveaxis(x, axis, 0)  # NumPy takes a call's time for each short axis of many
+    sums = first.copy()
+    for other in others:
+        sums += other
+    return np.expand_dims(sums, axis)
 
 
 def _padded(x: NDArray[Any], axis: int, length: int) -> NDArray[Any]:
