@@ -2,7 +2,8 @@
 
 Parameters, gradients and state stay where they are; the kernel takes their addresses. Without a kernel NumPy computes
 the same text, tensor after tensor, with sums in the order of the kernel's (compiler/matrix.h, and packs.h for tensors
-of many small matrices), so both get the same bits. What this cannot take (other devices, texts that are more than means and arithmetic) gets the reference update.
+of many small matrices), so both get the same bits. What this cannot take (other devices, texts that are more than means
+and arithmetic) gets the reference update.
 """
 
 from __future__ import annotations
