@@ -207,7 +207,9 @@ class _PackedPass:
         yield "  const bool more = group + 1 < team.last(groups);"
         for name in dict.fromkeys(kernel.loads.values()):
             memory, array, n, m, spare = self.places(name)
-            yield f"  interleave({memory}, count, {n}, {m}, {array}, lanes, {spare});"
+            kind = f"const {_word(name).removeprefix('const ')}"
+            old = f"interleave({memory}, count, {n}, {m}, {array}, lanes, {spare})"
+            yield f"  {kind}* const {array.replace('a', 'old')} = {old};"
         asked = list(dict.fromkeys(kernel.loads.values()))
         loops = [stage for stage in range(last + 1) if self.roots(stage)]
         for stage in range(last + 1):
@@ -241,7 +243,7 @@ class _PackedPass:
         op, name = self.text.ops[at], self.kernel.loads.get(at)
         x = f"v{at}[{_PLACES[op.kind]}]"
         if name is not None:
-            x = load(name, f"a{self.buffers.index(name)}[{_PLACES[op.kind]}]")
+            x = load(name, f"old{self.buffers.index(name)}[{_PLACES[op.kind]}]")
         kind = "L" if name in ("g", "w") else "bool" if op.boolean else "T"
         return f"const {kind} x{at} = {x}{' != 0' if kind == 'bool' else ''};"
 

@@ -116,21 +116,23 @@ inline void ask_for(const X* x, int64_t count) {
   for (int64_t i = 0; i < count; i += LINE) __builtin_prefetch(x + i);
 }
 
-// The elements of `count` matrices in lanes, with zeros where there are fewer than lanes. Rows of all matrices are split
-// first, as they follow each other, then what has become of a column. `spare` has room for as many elements.
+// The elements of `count` matrices in lanes, with zeros where there are fewer than lanes: as they are where they lie in
+// this order, else in `to`. Rows of all matrices are split first, as they follow each other, then what has become of a
+// column. `spare` has room for as many elements.
 template <class X>
-inline void interleave(const X* from, int64_t count, int64_t n, int64_t m, X* to, int64_t lanes, X* spare) {
+inline const X* interleave(const X* from, int64_t count, int64_t n, int64_t m, X* to, int64_t lanes, X* spare) {
   if (count < lanes) {
     for (int64_t j = 0; j < n * m; ++j)
       for (int64_t k = 0; k < lanes; ++k) to[j * lanes + k] = k < count ? from[k * n * m + j] : X(0);
   } else if (n * m == 1) {
-    std::copy_n(from, lanes, to);
+    return from;
   } else if (n == 1 || m == 1) {
     split(from, n * m, to, lanes, lanes);
   } else {
     split(from, m, spare, lanes * n, lanes * n);
     for (int64_t j = 0; j < m; ++j) split(spare + j * lanes * n, n, to + j * lanes, m * lanes, lanes);
   }
+  return to;
 }
 
 // The reverse, for the first `count` matrices.
