@@ -33,14 +33,18 @@ _LOOPS: Mapping[Kind, str] = {
 _PLACES = {"row": "b * N + i", "column": "b * M + j", "matrix": "b"}  # of a value
 
 
-CHOICE = """
+TILES = """
+static int64_t scratch(int64_t batch, int64_t n, int64_t m, int64_t) { return tiled_memory(batch, n, m); }
+static void tensor(const Tensors& w, int64_t t, const Team& team, char* memory) { tiled(w, t, team, memory); }
+"""
+TILES_AND_PACKS = """
 static int64_t scratch(int64_t batch, int64_t n, int64_t m, int64_t parts) {
   return is_packed(batch, n, m) ? packed_memory(batch, n, m, parts) : tiled_memory(batch, n, m);
 }
 static void tensor(const Tensors& w, int64_t t, const Team& team, char* memory) {
   (is_packed(w.batch[t], w.n[t], w.m[t]) ? packed : tiled)(w, t, team, memory);
 }
-""".splitlines()
+"""
 
 
 def emit_matrices(text: Trace, dtype: str, low: str | None) -> str:
@@ -57,8 +61,9 @@ def emit_matrices(text: Trace, dtype: str, low: str | None) -> str:
     made = plan(text)
     types = [f"using T = {TYPES[dtype]};", f"using L = {TYPES[low or dtype]};"]
     headers = [path.read_text() for path in (HEADER, MATRIX_HEADER, PACKS_HEADER)]
-    body = [*emit_numbers(made, "numbers"), *_scratch(made), *_tensor(made), *emit_packs(text)]
-    return "\n".join([*headers, *types, *body, *CHOICE, ""])
+    body = [*emit_numbers(made, "numbers"), *_scratch(made), *_tensor(made)]
+    body += [*emit_packs(text), TILES_AND_PACKS] if made.packs else [TILES]
+    return "\n".join([*headers, *types, *body, ""])
 
 
 def _rooms(made: MatrixPlan) -> Iterator[tuple[str, str, str]]:

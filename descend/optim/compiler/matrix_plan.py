@@ -49,6 +49,11 @@ class MatrixPlan:
         return {at: i for i, at in enumerate((*self.given, *self.computed))}
 
     @functools.cached_property
+    def packs(self) -> bool:
+        """Whether tensors of many small matrices are updated in packs: not where there are no rows and columns."""
+        return any(op.kind in VECTORS for op in self.text.ops)
+
+    @functools.cached_property
     def last(self) -> int:
         """The stage of the last pass."""
         return max([self.text.ops[at].stage for at in self.live], default=0)

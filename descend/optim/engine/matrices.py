@@ -315,7 +315,7 @@ class _Evaluation:
         if op.name == "column_mean":
             return self._narrow(_last(_tile_sums(x).astype(np.float64), 1) / x.shape[1])
         x = x * x if op.name == "norm" else x
-        if is_packed(x.shape):
+        if self.made.packs and is_packed(x.shape):
             parts = _row_sums(_padded(_matrix_sums(x), 0, BLOCK).reshape(1, -1, BLOCK))
         else:
             rows = _row_sums(x)

@@ -139,6 +139,27 @@ def test_a_rule_of_ones_own_is_compiled(threads: None) -> None:
     assert all(torch.equal(a, b) for a, b in zip(blocks, compiled, strict=True))
 
 
+@dataclass(frozen=True)
+class Normed(Rule):
+    """A rule that asks for a mean and does not use it."""
+
+    def direction(
+        self, g: Tensor, norm: Callable[[Tensor], Tensor], row_mean: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, None]:
+        return g / norm(g), None
+
+
+@compiles
+def test_sums_have_one_order_where_no_value_is_of_a_row_or_a_column() -> None:
+    new: list[Tensor] = []
+    for runner in ("blocks", "compiled"):
+        p = torch.nn.Parameter(torch.zeros(999, 3, 3))
+        p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(0))
+        descend.optim.Optimizer([p], Normed(), lr=1.0, runner=runner).step()
+        new.append(p.detach())
+    assert torch.equal(*new)
+
+
 @pytest.mark.parametrize("runner", ["plain", "blocks"])
 def test_a_vector_has_no_rows(runner: str) -> None:
     """What asks for means of vectors is not traced; its text then fails as torch does."""
