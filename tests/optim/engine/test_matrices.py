@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 compiles = pytest.mark.skipif(cache.compiler() is None, reason="no C++ compiler")
 
 # Less than a tile and more than two, one row, one column, several matrices, and enough for several threads.
-SHAPES = [(), (3,), (7000,), (130, 200), (3, 4, 3, 3), (90, 1), (1, 90), (TILE, TILE + 1), (3, 2, 70, 130), (400, 600)]
+TILED = [(), (3,), (7000,), (130, 200), (3, 4, 3, 3), (90, 1), (1, 90), (TILE, TILE + 1), (3, 2, 70, 130), (400, 600)]
 # Small matrices together: whole packs and some more, fewer than one, many widths, and enough for several threads.
-SHAPES += [
+PACKED = [
     (8, 17, 3, 3),
     (16, 1, 1),
     (300, 1, 1),
@@ -35,6 +35,7 @@ SHAPES += [
     (40, 8, 8),
     (256, 64, 3, 3),
 ]
+SHAPES = [*TILED, *PACKED]
 
 
 @pytest.fixture
