@@ -16,6 +16,9 @@
                                         ▼                                                    ▼
                      launch, by descend.optim.engine: native.py (CPU), device_kernels.py (CUDA), blocks.py
 
+For rules with means over rows and columns `matrix_plan.py` takes the place of `partition.py`, and their C++ is written
+by `codegen_matrix.py` (with matrix.h) and, for tensors of many small matrices, by `codegen_packs.py` (with packs.h).
+
 A compiler runs in a process of its own while the interpreter makes the updates; `cache.KernelCompiler` starts it once a
 run has lasted a second, and keeps the finished file under the hash of trace, precision, device, torch and our sources
 (`cache.SOURCES`). All forms round alike on a CPU, so switching to the compiled kernel changes no bit. `layout` holds

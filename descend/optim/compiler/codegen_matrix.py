@@ -7,25 +7,23 @@ needs of them. So elements are read once a pass, and of intermediate values only
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from descend.optim.compiler.codegen_cpp import HEADER, TYPES, expression, is_exact, load, store, type_of
+from descend.optim.compiler.codegen_cpp import HEADER, TYPES, expression, kind_of, load, store, type_of
+from descend.optim.compiler.codegen_packs import PACKS_HEADER, emit_packs
+from descend.optim.compiler.matrix_plan import REDUCTIONS, MatrixPlan, emit_numbers, number_of, plan
 from descend.optim.compiler.partition import needed
-from descend.optim.compiler.trace import Op, Trace, Untraceable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from descend.optim.compiler.trace import Kind
+    from descend.optim.compiler.trace import Kind, Trace
 
-__all__ = ["MatrixPlan", "emit_matrices", "plan"]
+__all__ = ["emit_matrices"]
 
 MATRIX_HEADER = Path(__file__).with_name("matrix.h")
 
-REDUCTIONS = ("norm", "total", "row_mean", "column_mean")
 _COUNTS = {"row": "B * N", "column": "B * M", "matrix": "B"}  # of the values of a tensor
 _LOOPS: Mapping[Kind, str] = {
     "matrix": "",
@@ -35,97 +33,18 @@ _LOOPS: Mapping[Kind, str] = {
 _PLACES = {"row": "b * N + i", "column": "b * M + j", "matrix": "b"}  # of a value
 
 
-@dataclass(frozen=True, eq=False)
-class MatrixPlan:
-    """What is computed when.
-
-    Attributes:
-        text: The whole update.
-        live: Places of the operations that are needed.
-        writes: Name of each buffer of elements that is written in the last pass: place of the value.
-        kept: Name of each entry of the state for rows, columns or matrices that is written at the end: its place.
-        given: Places of the numbers that come from outside, in the order of the rows of the table.
-        computed: Places of the other numbers, in order.
-        buffers: Names of all buffers, in the order in which the kernel takes their addresses.
-    """
-
-    text: Trace
-    live: tuple[int, ...]
-    writes: dict[str, int]
-    kept: dict[str, int]
-    given: tuple[int, ...]
-    computed: tuple[int, ...]
-    buffers: tuple[str, ...]
-
-    @functools.cached_property
-    def place(self) -> dict[int, int]:
-        """Of each number its place among all numbers."""
-        return {at: i for i, at in enumerate((*self.given, *self.computed))}
-
-    @functools.cached_property
-    def last(self) -> int:
-        """The stage of the last pass."""
-        return max([self.text.ops[at].stage for at in self.live], default=0)
-
-    def reductions(self, stage: int, of: Kind | None = None) -> list[int]:
-        """Places of the reductions of values of a stage: of elements, or of rows and columns."""
-        ops = self.text.ops
-        reduced = [at for at in self.live if ops[at].name in REDUCTIONS and ops[ops[at].refs[0]].stage == stage]
-        return [at for at in reduced if (ops[ops[at].refs[0]].kind == "element") == (of == "element")]
-
-    def vectors(self, stage: int, kind: Kind) -> list[int]:
-        """Places of the values of a kind that are computed in a stage, in order; without inputs and reductions."""
-        ops = self.text.ops
-        alike = [at for at in self.live if ops[at].kind == kind and ops[at].stage == stage]
-        return [at for at in alike if ops[at].name != "input" and ops[at].name not in REDUCTIONS]
-
-    @functools.cached_property
-    def stored(self) -> tuple[int, ...]:
-        """Places of the values for rows, columns and matrices that are kept in memory for others to read."""
-        ops = self.text.ops
-        read = {
-            ref
-            for at in self.live
-            for ref in ops[at].refs
-            if (ops[at].kind, ops[at].stage) != (ops[ref].kind, ops[ref].stage) or ops[ref].name in REDUCTIONS
-        } | set(self.kept.values())
-        return tuple(at for at in self.live if ops[at].kind in _COUNTS and ops[at].name != "input" and at in read)
-
-
-@functools.lru_cache(maxsize=256)
-def plan(text: Trace) -> MatrixPlan:
-    """What is computed when.
-
-    Raises:
-        Untraceable: The text needs what there is no kernel for: numbers in the state, noise, or numbers that follow
-            from a norm by more than arithmetic.
-    """
-    ops = text.ops
-    new = {name: at for name, at in text.outputs.items() if ops[at].name != "input" or ops[at].args != (name,)}
-    if text.draws or any(kind == "number" for kind in text.entries.values()):
-        raise Untraceable("it draws noise or keeps a number beside means over rows or columns")
-    for name, at in new.items():
-        wanted = text.entries.get(name, "element")
-        if ops[at].kind != wanted:
-            raise Untraceable(f"its new {name} is one value a {ops[at].kind}, and was one a {wanted}")
-    live = needed(ops, new.values(), lambda at: not ops[at].stage and ops[at].kind == "number")
-    numbers = [at for at in live if ops[at].kind == "number"]
-    computed = tuple(at for at in numbers if ops[at].stage)
-    if not all(is_exact(ops[at]) for at in computed):
-        raise Untraceable("a number that follows from a norm takes more than arithmetic")
-    inputs = {str(ops[at].args[0]) for at in live if ops[at].name == "input"}
-    return MatrixPlan(
-        text=text,
-        live=tuple(live),
-        writes={name: at for name, at in new.items() if ops[at].kind == "element"},
-        kept={name: at for name, at in new.items() if ops[at].kind != "element"},
-        given=tuple(at for at in numbers if not ops[at].stage),
-        computed=computed,
-        buffers=tuple(sorted((inputs | set(new)) - set(_NUMBERS))),
-    )
-
-
-_NUMBERS = ("t", "lr", "decay", "scaled", "size")
+TILES = """
+static int64_t scratch(int64_t batch, int64_t n, int64_t m, int64_t) { return tiled_memory(batch, n, m); }
+static void tensor(const Tensors& w, int64_t t, const Team& team, char* memory) { tiled(w, t, team, memory); }
+"""
+TILES_AND_PACKS = """
+static int64_t scratch(int64_t batch, int64_t n, int64_t m, int64_t parts) {
+  return is_packed(batch, n, m) ? packed_memory(batch, n, m, parts) : tiled_memory(batch, n, m);
+}
+static void tensor(const Tensors& w, int64_t t, const Team& team, char* memory) {
+  (is_packed(w.batch[t], w.n[t], w.m[t]) ? packed : tiled)(w, t, team, memory);
+}
+"""
 
 
 def emit_matrices(text: Trace, dtype: str, low: str | None) -> str:
@@ -141,8 +60,10 @@ def emit_matrices(text: Trace, dtype: str, low: str | None) -> str:
     """
     made = plan(text)
     types = [f"using T = {TYPES[dtype]};", f"using L = {TYPES[low or dtype]};"]
-    body = [*_scratch(made), *_numbers(made), *_tensor(made)]
-    return "\n".join([HEADER.read_text(), MATRIX_HEADER.read_text(), *types, *body, ""])
+    headers = [path.read_text() for path in (HEADER, MATRIX_HEADER, PACKS_HEADER)]
+    body = [*emit_numbers(made, "numbers"), *_scratch(made), *_tensor(made)]
+    body += [*emit_packs(text), TILES_AND_PACKS] if made.packs else [TILES]
+    return "\n".join([*headers, *types, *body, ""])
 
 
 def _rooms(made: MatrixPlan) -> Iterator[tuple[str, str, str]]:
@@ -159,7 +80,7 @@ def _rooms(made: MatrixPlan) -> Iterator[tuple[str, str, str]]:
 
 
 def _scratch(made: MatrixPlan) -> Iterator[str]:
-    yield "static int64_t scratch(int64_t B, int64_t N, int64_t M) {"
+    yield "static int64_t tiled_memory(int64_t B, int64_t N, int64_t M) {"
     yield "  (void)B; (void)N; (void)M;"
     yield "  char here, *at = &here;"
     yield from (f"  room<{kind}>(at, {count});" for kind, _, count in _rooms(made))
@@ -167,45 +88,10 @@ def _scratch(made: MatrixPlan) -> Iterator[str]:
     yield "}"
 
 
-def _numbers(made: MatrixPlan) -> Iterator[str]:
-    """The numbers of each stage, from those before it and the sums of tiles."""
-    ops = made.text.ops
-    place = made.place
-    for stage in range(made.last + 1):
-        here = [at for at in made.computed if ops[at].stage == stage]
-        sums = [at for at in here if ops[at].name in REDUCTIONS]
-        totals = "".join(f", const double* s{at}" for at in sums)
-        yield f"static void numbers{stage}(const Tensors& w, int64_t t, int64_t tiles, double* number{totals}) {{"
-        yield "  using T = double;"
-        yield "  (void)w; (void)t; (void)tiles; (void)number;"
-        if not stage:
-            for i in range(len(made.given)):  # which come first
-                yield f"  number[{i}] = w.table[{i} * w.stride + t * w.step];"
-        before = dict.fromkeys(ref for at in here for ref in ops[at].refs if at not in sums and ref not in here)
-        yield from (f"  const {_kind(ops[at])} x{at} = {_number(ops[at], place[at])};" for at in before)
-        for at in here:
-            if at in sums:
-                x = f"in_order(s{at}, tiles)"
-                x = f"std::sqrt({x})" if ops[at].name == "norm" else x
-            else:
-                x = expression(ops[at])
-            yield f"  const {_kind(ops[at])} x{at} = {x};"
-            yield f"  number[{place[at]}] = x{at};"
-        yield "}"
-
-
-def _kind(op: Op) -> str:
-    return "L" if op.name == "narrow" else "bool" if op.boolean else "T"
-
-
-def _number(op: Op, place: int) -> str:
-    return f"number[{place}] != 0" if op.boolean else f"T(number[{place}])"
-
-
 def _tensor(made: MatrixPlan) -> Iterator[str]:
     """The whole update of one tensor by one of the threads of its team."""
     ops = made.text.ops
-    yield "static void tensor(const Tensors& w, int64_t t, const Team& team, char* memory) {"
+    yield "static void tiled(const Tensors& w, int64_t t, const Team& team, char* memory) {"
     yield "  const int64_t B = w.batch[t], N = w.n[t], M = w.m[t], tiles = B * tiles_of(N);"
     yield from (f"  {kind}* const {name} = room<{kind}>(memory, {count});" for kind, name, count in _rooms(made))
     for i, name in enumerate(made.buffers):
@@ -233,13 +119,13 @@ def _loads(made: MatrixPlan, places: Iterable[int], kind: Kind | None) -> Iterat
     for at in places:
         op = made.text.ops[at]
         if kind is None or op.kind == kind:
-            yield f"const {_kind(op)} x{at} = {_load(made, at)};"
+            yield f"const {kind_of(op)} x{at} = {_load(made, at)};"
 
 
 def _load(made: MatrixPlan, at: int) -> str:
     op = made.text.ops[at]
     if op.kind == "number":
-        return _number(op, made.place[at])
+        return number_of(op, made.place[at])
     name = f"b{made.buffers.index(op.args[0])}" if op.name == "input" else f"v{at}"
     value = f"{name}[{_PLACES[op.kind]}]"
     return f"{value} != 0" if op.boolean else value
@@ -259,7 +145,7 @@ def _vectors(made: MatrixPlan, stage: int) -> Iterator[str]:
         before = dict.fromkeys(ref for at in here for ref in ops[at].refs if ref not in here)
         yield from (f"      {line}" for line in _loads(made, before, kind=None))
         for at in here:
-            yield f"      const {_kind(ops[at])} x{at} = {expression(ops[at])};"
+            yield f"      const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
             if at in made.stored:
                 yield f"      v{at}[{_PLACES[kind]}] = x{at};"
         yield "    }"
@@ -338,7 +224,7 @@ def _element(made: MatrixPlan, below: list[int], outer: list[int], writes: dict[
     ops = made.text.ops
     for at in outer:
         if ops[at].kind == "column":
-            yield f"const {_kind(ops[at])} x{at} = k{at}[j]{' != 0' if ops[at].boolean else ''};"
+            yield f"const {kind_of(ops[at])} x{at} = k{at}[j]{' != 0' if ops[at].boolean else ''};"
     for at in below:
         if ops[at].kind == "element" and ops[at].name == "input":
             name = str(ops[at].args[0])
@@ -346,5 +232,5 @@ def _element(made: MatrixPlan, below: list[int], outer: list[int], writes: dict[
             yield f"const {'L' if name in ('g', 'w') else 'T'} x{at} = {x};"
     for at in below:
         if ops[at].kind == "element" and ops[at].name != "input":
-            yield f"const {_kind(ops[at])} x{at} = {expression(ops[at])};"
+            yield f"const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
     yield from (f"e{made.buffers.index(name)}[j] = {store(name, f'x{at}')};" for name, at in writes.items())

@@ -66,7 +66,7 @@ inline T mean_of(const T* x, int64_t count) {
   return T(sum / static_cast<double>(count));
 }
 
-static int64_t scratch(int64_t batch, int64_t n, int64_t m);
+static int64_t scratch(int64_t batch, int64_t n, int64_t m, int64_t parts);  // for a team of so many
 static void tensor(const Tensors& w, int64_t t, const Team& team, char* memory);
 
 inline bool is_large(const Tensors& w, int64_t t) { return w.threads > 1 && w.batch[t] * w.n[t] * w.m[t] >= LARGE; }
@@ -76,7 +76,7 @@ inline void most(const Tensors& w, int64_t& large, int64_t& small) {
   large = small = 0;
   for (int64_t t = 0; t < w.count; ++t) {
     int64_t& found = is_large(w, t) ? large : small;
-    found = std::max(found, scratch(w.batch[t], w.n[t], w.m[t]));
+    found = std::max(found, scratch(w.batch[t], w.n[t], w.m[t], is_large(w, t) ? w.threads : 1));
   }
 }
 

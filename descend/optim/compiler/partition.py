@@ -89,9 +89,9 @@ class Kernel:
 def partition(text: Trace) -> tuple[Kernel, ...]:
     """The kernels of a text, in order."""
     ops = text.ops
-    news = {name: at for name, at in text.outputs.items() if ops[at].kind == "element" and not _is_input(ops[at], name)}
+    news = {name: at for name, at in text.outputs.items() if ops[at].kind != "number" and not _is_input(ops[at], name)}
     stage = {name: ops[at].stage for name, at in news.items()}
-    last = max([op.stage for op in ops if op.kind == "element"], default=0)
+    last = max([op.stage for op in ops if op.kind != "number"], default=0)
     for _ in range(len(stage) * (last + 1) + 1):
         kernels = tuple(_kernel(text, news, stage, k) for k in range(last + 1))
         late = {
@@ -131,7 +131,7 @@ def _kernel_of(text: Trace, stored: Mapping[int, str], writes: Mapping[str, int]
     loads = {
         at: stored.get(at, str(text.ops[at].args[0])) for at in below if at in stored or text.ops[at].name == "input"
     }
-    elements = [at for at in below if text.ops[at].kind == "element"]
+    elements = [at for at in below if text.ops[at].kind != "number"]
     used = {ref for at in elements if at not in loads for ref in text.ops[at].refs}
     outer = tuple(sorted(ref for ref in {*used, *roots} if text.ops[ref].kind == "number"))
     return Kernel(text, {at: n for at, n in loads.items() if at in elements}, writes, sums, outer, tuple(elements))

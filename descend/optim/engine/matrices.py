@@ -1,8 +1,9 @@
 """Rules with means over rows and columns, such as Adafactor: all their tensors in one call of a compiled kernel.
 
 Parameters, gradients and state stay where they are; the kernel takes their addresses. Without a kernel NumPy computes
-the same text, tensor after tensor, with sums in the order of the kernel's (compiler/matrix.h), so both get the same
-bits. What this cannot take (other devices, texts that are more than means and arithmetic) gets the reference update.
+the same text, tensor after tensor, with sums in the order of the kernel's (compiler/matrix.h, and packs.h for tensors
+of many small matrices), so both get the same bits. What this cannot take (other devices, texts that are more than means
+and arithmetic) gets the reference update.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from descend.optim.compiler.codegen_matrix import MatrixPlan, plan
 from descend.optim.compiler.interpreter import NUMPY
 from descend.optim.compiler.layout import BLOCK
+from descend.optim.compiler.matrix_plan import MatrixPlan, plan
 from descend.optim.compiler.native import MatrixCompileJob, MatrixLaunch
 from descend.optim.compiler.partition import carry_out, numbers
 from descend.optim.compiler.trace import STATE, Ref, Trace, Untraceable, trace_matrices
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
-from descend.optim.engine.step_inputs import LOW_PRECISION, is_sparse, named_entries, template
+from descend.optim.engine.step_inputs import LOW_PRECISION, is_sparse
 from descend.optim.rules.base import MEANS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -38,6 +39,13 @@ if TYPE_CHECKING:
 __all__ = ["TILE", "MatrixBatch", "MatrixUpdates", "step_matrices"]
 
 TILE = 64  # rows whose values are summed before tiles are, as in compiler/matrix.h
+SMALL, SEVERAL = 64, 16  # most elements of matrices, and fewest matrices, that are updated together, see packs.h
+
+
+def is_packed(shape: tuple[int, ...]) -> bool:
+    """Whether matrices, rows and columns make a tensor that is summed matrix by matrix."""
+    batch, n, m = shape
+    return batch >= SEVERAL and n * m <= SMALL
 
 
 @functools.lru_cache(maxsize=1024)
@@ -92,19 +100,23 @@ class MatrixBatch:
 
     def numbers(self) -> dict[int, Any]:
         """The numbers that no norm is needed for: a float where all tensors agree, else (tensors,) in float64."""
-        tasks = self.tasks
-        named = {
-            "t": [task.count + 1.0 for task in tasks],
-            "lr": [task.settings.lr for task in tasks],
-            "decay": [task.settings.decay for task in tasks],
-            "scaled": [float(task.settings.scaled) for task in tasks],
-            "size": [float(task.param.numel()) for task in tasks],
-        }
-        known = {at: _together(named[name]) for at, name in self.trace.given}
+        known = {at: _together([_NUMBERS[name](task) for task in self.tasks]) for at, name in self.trace.given}
+        different = {id(trace): trace for trace in self.traces}.values()
+        traces = self.traces if len(different) > 1 else list(different)
         for at, i in self.trace.constants:
-            known[at] = _together([trace.literals[i] for trace in self.traces])
+            known[at] = _together([trace.literals[i] for trace in traces])
         numbers(self.trace, known, 0)
         return known
+
+
+# The numbers that a text may ask for.
+_NUMBERS: Mapping[str, Callable[[TensorUpdate], float]] = {
+    "t": lambda task: task.count + 1.0,
+    "lr": lambda task: task.settings.lr,
+    "decay": lambda task: task.settings.decay,
+    "scaled": lambda task: float(task.settings.scaled),
+    "size": lambda task: float(task.param.numel()),
+}
 
 
 @functools.lru_cache(maxsize=256)
@@ -185,16 +197,22 @@ class _Held:
 
     @staticmethod
     def of(task: TensorUpdate, names: Sequence[str]) -> _Held:
+        # Asked of every tensor at every step, so a few operations of torch here are a part of a small update's time.
         p = task.param.detach()
-        weights = {"w": p, "p": task.entry["master"]} if "master" in task.entry else {"p": p}
-        entries = {STATE + name: task.entry[name] for name in named_entries(template(task.settings.rule, p))}
-        own = weights | entries
-        tensors = {name: x.contiguous() for name, x in own.items() if name in names}
-        tensors["g"] = task.gradient.detach().resolve_neg().to(p.dtype).contiguous()
-        shape = (1, 1, p.numel()) if p.ndim < 2 else (p[..., 0, 0].numel(), p.shape[-2], p.shape[-1])
-        return _Held(
-            shape, tensors, {name: own[name] for name, x in tensors.items() if name != "g" and x is not own[name]}
-        )
+        own = {name: task.entry[name.removeprefix(STATE)] for name in names if name.startswith(STATE)}
+        own["p"] = task.entry.get("master", p)
+        if "w" in names:
+            own["w"] = p
+        tensors, origins = own, {}
+        if not all(x.is_contiguous() for x in own.values()):
+            tensors = {name: x.contiguous() for name, x in own.items()}
+            origins = {name: x for name, x in own.items() if x is not tensors[name]}
+        g = task.gradient.detach()
+        if g.dtype is not p.dtype or g.is_neg() or not g.is_contiguous():
+            g = g.resolve_neg().to(p.dtype).contiguous()
+        tensors["g"] = g
+        n, m = (1, p.numel()) if p.ndim < 2 else p.shape[-2:]
+        return _Held((p.numel() // (n * m), n, m), tensors, origins)
 
     def put_back(self) -> None:
         """Copy new values to where they belong."""
@@ -296,9 +314,13 @@ class _Evaluation:
             return self._narrow((_row_sums(x) / x.shape[2])[..., None])
         if op.name == "column_mean":
             return self._narrow(_last(_tile_sums(x).astype(np.float64), 1) / x.shape[1])
-        rows = _row_sums(x * x if op.name == "norm" else x)
-        tiles = _padded(rows, 1).reshape(rows.shape[0], -1, TILE)
-        total = float(_last(_last(tiles, 2).reshape(-1), 0)[0])
+        x = x * x if op.name == "norm" else x
+        if self.made.packs and is_packed(x.shape):
+            parts = _row_sums(_padded(_matrix_sums(x), 0, BLOCK).reshape(1, -1, BLOCK))
+        else:
+            rows = _row_sums(x)
+            parts = _last(_padded(rows, 1, TILE).reshape(rows.shape[0], -1, TILE), 2)
+        total = float(_last(parts.reshape(-1), 0)[0])
         return float(np.sqrt(total)) if op.name == "norm" else total
 
     def _narrow(self, x: NDArray[Any]) -> NDArray[Any]:
@@ -307,13 +329,27 @@ class _Evaluation:
 
 def _last(x: NDArray[Any], axis: int) -> NDArray[Any]:
     """The sum along an axis, one after the other, which stays with length 1."""
-    return np.take(np.add.accumulate(x, axis=axis), [-1], axis=axis)
+    if x.shape[axis] > SMALL:
+        return np.take(np.add.accumulate(x, axis=axis), [-1], axis=axis)
+    first, *others = np.moveaxis(x, axis, 0)  # NumPy takes a call's time for each short axis of many
+    sums = first.copy()
+    for other in others:
+        sums += other
+    return np.expand_dims(sums, axis)
 
 
-def _padded(x: NDArray[Any], axis: int) -> NDArray[Any]:
-    """x with zeros after it, to a multiple of `TILE`."""
-    room = [(0, -x.shape[i] % TILE if i == axis else 0) for i in range(x.ndim)]
+def _padded(x: NDArray[Any], axis: int, length: int) -> NDArray[Any]:
+    """x with zeros after it, to a multiple of a length."""
+    room = [(0, -x.shape[i] % length if i == axis else 0) for i in range(x.ndim)]
     return np.pad(x, room)
+
+
+def _matrix_sums(x: NDArray[Any]) -> NDArray[Any]:
+    """Sums over each matrix, element after element."""
+    sums = np.zeros(x.shape[0], dtype=x.dtype)
+    for element in x.reshape(x.shape[0], -1).T:
+        sums += element
+    return sums
 
 
 def _row_sums(x: NDArray[Any]) -> NDArray[Any]:

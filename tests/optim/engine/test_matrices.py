@@ -22,7 +22,20 @@ if TYPE_CHECKING:
 compiles = pytest.mark.skipif(cache.compiler() is None, reason="no C++ compiler")
 
 # Less than a tile and more than two, one row, one column, several matrices, and enough for several threads.
-SHAPES = [(), (3,), (7000,), (130, 200), (8, 4, 3, 3), (90, 1), (1, 90), (TILE, TILE + 1), (3, 2, 70, 130), (400, 600)]
+TILED = [(), (3,), (7000,), (130, 200), (3, 4, 3, 3), (90, 1), (1, 90), (TILE, TILE + 1), (3, 2, 70, 130), (400, 600)]
+# Small matrices together: whole packs and some more, fewer than one, many widths, and enough for several threads.
+PACKED = [
+    (8, 17, 3, 3),
+    (16, 1, 1),
+    (300, 1, 1),
+    (5, 4, 2, 7),
+    (65, 7, 1),
+    (70, 1, 5),
+    (20, 9, 4),
+    (40, 8, 8),
+    (256, 64, 3, 3),
+]
+SHAPES = [*TILED, *PACKED]
 
 
 @pytest.fixture
@@ -108,7 +121,7 @@ def test_runners_agree_with_the_reference_update(runner: str) -> None:
 
 def matrices(rule: Rule, runner: str) -> list[Tensor]:
     random = torch.Generator().manual_seed(0)
-    shapes = [(130, 200), (5, 70, 3), (2, 3, 4, 65), (400, 600)]
+    shapes = [(130, 200), (5, 70, 3), (2, 3, 4, 65), (400, 600), (10, 13, 3, 5), (700, 1, 1), (64, 1, 2)]
     params = [torch.nn.Parameter(torch.randn(s, generator=random, dtype=torch.float64)) for s in shapes]
     ours = descend.optim.Optimizer(params, rule, lr=0.1, runner=runner)
     for _ in range(3):
@@ -125,6 +138,27 @@ def test_a_rule_of_ones_own_is_compiled(threads: None) -> None:
     plain, blocks, compiled = (matrices(Centered(), runner) for runner in ("plain", "blocks", "compiled"))
     torch.testing.assert_close(compiled, plain, rtol=1e-11, atol=1e-13)
     assert all(torch.equal(a, b) for a, b in zip(blocks, compiled, strict=True))
+
+
+@dataclass(frozen=True)
+class Normed(Rule):
+    """A rule that asks for a mean and does not use it."""
+
+    def direction(
+        self, g: Tensor, norm: Callable[[Tensor], Tensor], row_mean: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, None]:
+        return g / norm(g), None
+
+
+@compiles
+def test_sums_have_one_order_where_no_value_is_of_a_row_or_a_column() -> None:
+    new: list[Tensor] = []
+    for runner in ("blocks", "compiled"):
+        p = torch.nn.Parameter(torch.zeros(999, 3, 3))
+        p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(0))
+        descend.optim.Optimizer([p], Normed(), lr=1.0, runner=runner).step()
+        new.append(p.detach())
+    assert torch.equal(*new)
 
 
 @pytest.mark.parametrize("runner", ["plain", "blocks"])
