@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Stack", "slow_in_silence"]
 
-_WORTH_A_TRACE = 64  # steps of one batch size from which a trace is quicker than dispatching each step
+_WORTH_A_TRACE = 10  # steps, or looks at samples, of one shape from which a trace takes less time than it saves
 
 
 @contextlib.contextmanager
@@ -73,12 +73,13 @@ class Stack:
     Args:
         task: A prepared task.
         trials: Of one arm, batch size, number of steps and workload.
+        looks: How often their scores will be taken.
 
     Raises:
         ConfigurationError: see `updates_of`.
     """
 
-    def __init__(self, task: StudyTask, trials: Sequence[Trial]) -> None:
+    def __init__(self, task: StudyTask, trials: Sequence[Trial], looks: int = 2) -> None:
         modules = [task.module(trial.seed) for trial in trials]
         task = task.beside(modules[0])
         self.trials = trials
@@ -102,9 +103,14 @@ class Stack:
         self._code = functools.partial(code_of, task, self._template, self.scorer)
         self._dropout = SuppliedDropout(self._template)
         self._steps: dict[int, _PreparedStep] = {}
-        worth_a_trace = trials[0].steps >= _WORTH_A_TRACE
         self._scores = StackScores(
-            self.scorer, self._template, self._layout, self._frozen, task.traces if worth_a_trace else None, self._code
+            self.scorer,
+            self._template,
+            self._layout,
+            self._frozen,
+            task.traces,
+            self._code,
+            worth_a_trace=lambda parts: parts * looks >= _WORTH_A_TRACE,
         )
 
     def _loss(
@@ -173,11 +179,11 @@ class Stack:
     @slow_in_silence()
     def trace(self) -> None:
         """Have everything traced that a run traces, so that stacks in forks of this process need not."""
-        form = ("all", *self._form, *trace_key(self._held))
-        if form not in self._traces:
-            self._prepare(self._order.rows(0))
-            self._scores.trace(self._held)
-            self._traces[form] = self._plainly
+        for step in self._order.first_steps(self.trials[0].steps):
+            index = self._order.rows(step)
+            if index.shape[1] not in self._steps:
+                self._prepare(index)
+        self._scores.trace(self._held)
 
     def _prepare(self, index: Tensor) -> None:
         """How steps of so many rows are done: by operations that are traced where there are enough such steps."""
@@ -222,6 +228,15 @@ class Stack:
             self._loss(first[0], first[1], first[2], *(part[index[0]] for part in self._data))
         return list(self._dropout.asked)
 
-    def look(self, *, test: bool = False) -> dict[str, dict[str, Tensor]]:
-        """Scores of all trials, (trials,) each; with `test` those on the test samples alone."""
-        return self._scores.take(self._held, test=test)
+    def snapshot(self) -> list[Tensor]:
+        """A copy of what steps change, for a look at it later."""
+        return [x.clone() for x in self._held]
+
+    def look(self, *, test: bool = False, held: Sequence[Tensor] | None = None) -> dict[str, dict[str, Tensor]]:
+        """Scores of all trials, (trials,) each; with `test` those on the test samples alone.
+
+        Args:
+            test: Whether on the test samples.
+            held: A `snapshot` to take them of; None for now.
+        """
+        return self._scores.take(self._held if held is None else held, test=test)
