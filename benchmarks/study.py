@@ -152,9 +152,12 @@ def lenet() -> nn.Module:
 
 def enlarged() -> StudyTask:
     """LeNet on the digits, enlarged to 28 by 28."""
-    small = task(convolutions, (1, 8, 8))
-    larger = [(nn.functional.interpolate(x, 28), y) for x, y in (small.train, small.validation)]
-    return StudyTask(lenet, nn.CrossEntropyLoss(), *larger).prepared()
+
+    def larger(role: str) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = digits(role, (1, 8, 8))
+        return nn.functional.interpolate(x, 28), y
+
+    return StudyTask(lenet, nn.CrossEntropyLoss(), larger("train"), larger("validate")).prepared()
 
 
 def choices() -> list[Case]:

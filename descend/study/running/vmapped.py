@@ -151,7 +151,7 @@ class StackRun:
         if self.steps + 1 in self._at:
             return None
         if self._unseen is None:
-            self._unseen = self.stack.snapshot()
+            self._unseen = [x.clone() for x in self.stack.held]
         began = time.perf_counter()
         self.steps += 1
         self.stack.step(self.steps)
