@@ -174,10 +174,10 @@ def choices() -> list[Case]:
     lengths["MLP 64-512-512-10"] += [(200, 16)]
     lengths["transformer"] += [(50, 64), (200, 16)]
     lengths["LSTM"] += [(50, 64), (200, 16), (200, 64)]
-    cases = [Case(name, networks[name], count, 32, steps, 2) for name, each in lengths.items() for steps, count in each]
+    cases = [Case(name, networks[name], count, 32, steps, 4) for name, each in lengths.items() for steps, count in each]
     others = [("Adam", 200), ("LAMB", 200), ("Lion", 200), ("Muon", 50)]
     small = networks["MLP 64-8-10"]
-    return [*cases, *(Case("MLP 64-8-10", small, 16, 32, steps, 2, optimizer) for optimizer, steps in others)]
+    return [*cases, *(Case("MLP 64-8-10", small, 16, 32, steps, 4, optimizer) for optimizer, steps in others)]
 
 
 def seconds_of_each(case: Case) -> tuple[dict[str, float], float, str]:

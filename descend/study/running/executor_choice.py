@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from descend.study.running.sequential import run_sequentially
 from descend.study.running.stack import slow_in_silence
 from descend.study.running.trial import RETRIED
 from descend.study.running.trial_ranks import run_on_ranks
-from descend.study.running.trial_setup import TrialSetup
+from descend.study.running.trial_setup import TrialSetup, trials_on_this_machine
 from descend.study.running.vmapped import BegunStacks, StackRun, Tried, run_vmapped, try_together
 
 if TYPE_CHECKING:
@@ -43,14 +42,11 @@ EXECUTORS = ("auto", "one", "together", "stacks", "processes", "ray")
 _MOST_AT_ONCE = 64
 _MEASURED_STEPS = 12
 _EACH = 2  # trials that each process is measured with
-_PROCESSES_SECONDS = 0.4  # for which processes are measured,
-_MOST_STEPS = 500  # with at most so many steps
 _ENOUGH_SECONDS = 0.1  # after which a stack is not measured further
-_WORTH_SECONDS = 1.0  # of a whole run; below it measuring processes costs more than they could save
 _FEW = 3  # steps of a stack that are timed at least
 _FAR = 3  # times as fast as trials one by one in all processes, which noise in a few steps of each cannot undo
 _CLEARLY = 1.1  # times as fast as a simpler one an executor must be
-_SHARED = 1.15  # times as long a step of a stack takes beside those of other processes, which share caches and memory
+_SHARED = 1.15  # times as long a step takes beside those of other processes, which share caches and memory
 _FORKS_SECONDS = 0.1  # of a whole run, below which it is not worth a fork
 _SIMPLEST_FIRST = ("one", "together", "stacks", "processes")
 _ATTEMPTS = 3  # at a time; noise can make the shorter of two runs take longer
@@ -137,7 +133,7 @@ def choose(
     if len(possible) == 1:
         return dataclasses.replace(one, reason=joint or "")
     with few_collections():
-        return _Choice(possible, task, trials, evaluations, kinds, begun).fastest(tried)
+        return _Choice(possible, task, trials, evaluations, kinds, begun, setup).fastest(tried)
 
 
 def _on_ranks(setup: TrialSetup, wanted: str) -> Executor:
@@ -167,8 +163,8 @@ class _Choice:
     that runs for a few steps is slow for reasons that have nothing to do with them. One stack shares its work out no
     better than they do, so it is timed only where they cannot run. The steps are those of the run, which continues from
     there. Where they are many times faster than the trials that were run alone before, in every process at once,
-    nothing else is timed. Processes are timed as they run, and only where they could be faster and the whole run is
-    long enough to pay for it.
+    nothing else is timed. Processes that run trials one by one share the machine as stacks do: their time follows from
+    that of one trial, since to time them as they run takes as long as a small study.
 
     An executor that cannot be measured, since a trial ended as an error or the times are all noise, has no time: it is
     neither faster nor slower than another.
@@ -182,7 +178,9 @@ class _Choice:
         evaluations: int,
         kinds: dict[str, Any],
         begun: BegunStacks,
+        setup: TrialSetup,
     ) -> None:
+        self._setup = setup
         self._ways = {way.name: way for way in ways}
         self._task, self._trials, self._evaluations, self._kinds = task, trials, evaluations, kinds
         self._begun = begun
@@ -200,15 +198,15 @@ class _Choice:
         rival = (alone or 0.0) / (cores() if "processes" in self._ways else 1) / _FAR
         if stacked:
             self._measure(stacked, begun=self._begun, evaluations=self._evaluations, enough=rival)
-        if alone and stacked in times and times[stacked] < rival:
+        far = stacked in times and times[stacked] < rival
+        if far and alone:
             times["one"] = alone
         else:
             self._measure("one")
         if "stacks" in times and _total(times["stacks"], self._trials) < _FORKS_SECONDS:
             times["together"] = cores() * times.pop("stacks") / _SHARED  # shorter than the forks take
-        if "processes" in self._ways and "one" in times and _may_pay(times["one"], min(times.values()), self._trials):
-            wanted = math.ceil(_PROCESSES_SECONDS / times["one"] / _EACH)
-            self._measure("processes", max(_MEASURED_STEPS, min(wanted, self._trials[0].steps, _MOST_STEPS)))
+        if "processes" in self._ways and "one" in times and not far:
+            self._derive_processes()
         chosen = self._chosen(tried.obstacle)
         if chosen.name not in ("together", "stacks"):
             self._begun.drop()
@@ -220,6 +218,21 @@ class _Choice:
             self._unmeasured.append(name)
         else:
             self._times[name] = seconds
+
+    def _derive_processes(self) -> None:
+        """The time of trials in processes from that of one trial, by as many threads as each of them has."""
+        needs, alone = self._setup.needs, self._times["one"]
+        if (at_once := trials_on_this_machine(needs, cores())) < 2:
+            return
+        if torch.get_num_threads() > needs.cores:
+            with _threads(needs.cores):
+                measured = seconds_a_step(self._ways["one"], self._task, self._trials, self._kinds)
+            if measured is None:
+                return
+            alone = measured
+        seconds = alone * _SHARED / at_once
+        if _total(self._times["one"] - seconds, self._trials) > _FORKS_SECONDS:
+            self._times["processes"] = seconds
 
     def _chosen(self, obstacle: str | None) -> Executor:
         """The simplest of those that none is clearly faster than, with all times as its reason."""
@@ -240,11 +253,6 @@ class _Choice:
 def _total(seconds: float, trials: Sequence[Trial]) -> float:
     """Of a whole run whose steps take so long."""
     return seconds * trials[0].steps * len(trials)
-
-
-def _may_pay(one: float, best: float, trials: Sequence[Trial]) -> bool:
-    """Whether processes could be faster than the best by now, and save more than measuring them costs."""
-    return one / cores() * _CLEARLY <= best and _total(best, trials) >= _WORTH_SECONDS
 
 
 def seconds_a_step(
@@ -279,7 +287,7 @@ def seconds_a_step(
         run = StackRun(task, parts[0], evaluations)
         if begun is not None:
             begun.keep(run)
-        with _one_thread() if way.name == "stacks" else contextlib.nullcontext():
+        with _threads(1) if way.name == "stacks" else contextlib.nullcontext():
             return _of_a_stack(run, count, enough / share) * share
     chosen = trials[: 1 if way.name == "one" else _EACH * cores()]
     for attempt in range(_ATTEMPTS):
@@ -317,11 +325,11 @@ def _of_a_stack(run: StackRun, count: int, enough: float) -> float:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Generator[None]:
-    """As many threads as a process of a stack has."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _threads(count: int) -> Generator[None]:
+    """As many threads as a process of several has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)

@@ -81,6 +81,7 @@ def chosen_by(monkeypatch, times, steps, possible=("together", "stacks", "proces
 
     monkeypatch.setattr(choose, "seconds_a_step", seconds)
     monkeypatch.setattr(choose, "cores", lambda: cores)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     obstacles = {name: None if name in possible else "no" for name in ("together", "stacks", "processes")}
     monkeypatch.setattr(choose, "try_together", lambda task, trials, kinds: Tried(obstacles["together"], alone))
     monkeypatch.setattr(choose, "can_stack_in_processes", lambda task: obstacles["stacks"])
@@ -94,17 +95,11 @@ def chosen_by(monkeypatch, times, steps, possible=("together", "stacks", "proces
         (EVERY, 1000, ("together", "stacks", "processes"), "stacks", ["stacks", "one"]),
         (EVERY, 20, ("together", "stacks", "processes"), "together", ["stacks", "one"]),  # shorter than a fork
         (EVERY, 1000, ("together", "processes"), "together", ["together", "one"]),
-        (
-            EVERY | {"stacks": 8e-3},
-            1000,
-            ("together", "stacks", "processes"),
-            "processes",
-            ["stacks", "one", "processes"],
-        ),
-        (EVERY | {"stacks": 8e-3}, 10, ("together", "stacks", "processes"), "stacks", ["stacks", "one"]),  # too short
-        (EVERY | {"stacks": 4.9e-3}, 1000, ("together", "stacks", "processes"), "stacks", ["stacks", "one"]),
-        (EVERY, 1000, ("processes",), "processes", ["one", "processes"]),
-        (EVERY | {"processes": 9.5e-3}, 1000, ("processes",), "one", ["one", "processes"]),
+        (EVERY | {"stacks": 8e-3}, 1000, ("together", "stacks", "processes"), "processes", ["stacks", "one"]),
+        (EVERY | {"stacks": 8e-3}, 3, ("together", "stacks", "processes"), "stacks", ["stacks", "one"]),  # too short
+        (EVERY | {"stacks": 5.2e-3}, 1000, ("together", "stacks", "processes"), "stacks", ["stacks", "one"]),
+        (EVERY, 1000, ("processes",), "processes", ["one"]),
+        (EVERY, 4, ("processes",), "one", ["one"]),  # shorter than the forks
     ],
 )
 def test_what_is_measured_and_chosen(monkeypatch, times, steps, possible, name, measured):
@@ -176,6 +171,27 @@ def test_stacks_are_timed_in_this_process_as_wide_as_they_run_and_by_one_thread(
     assert choose.seconds_a_step(way, mlp(width=4).prepared(), [trial(i) for i in range(5)], {}, 2) > 0
     assert set(widths) == {(3, 1)}
     assert torch.get_num_threads() == threads
+
+
+def test_processes_are_judged_by_trials_of_as_many_threads_as_they_have(monkeypatch):
+    """One trial by two threads takes half of what it takes in a process; what processes share is in neither time."""
+    threads, before = [], torch.get_num_threads()
+
+    def seconds(way, task, trials, kinds, count=12, **of_stacks):
+        threads.append(torch.get_num_threads())
+        return {1: 1e-2, 2: 5e-3}[torch.get_num_threads()]
+
+    monkeypatch.setattr(choose, "seconds_a_step", seconds)
+    monkeypatch.setattr(choose, "cores", lambda: 2)
+    monkeypatch.setattr(choose, "can_fork", lambda task: None)
+    monkeypatch.setattr(choose, "try_together", lambda task, trials, kinds: Tried("no"))
+    torch.set_num_threads(2)
+    try:
+        found = choose.choose(None, [trial(i, steps=1000) for i in range(4)], 1, "auto", {})
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert (found.name, threads) == ("one", [2, 1])
 
 
 SAVED = TrialSetup(checkpoints=TrialCheckpoints(Path("trials"), 5))

@@ -8,7 +8,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -275,22 +274,6 @@ def test_what_was_chosen_is_what_a_study_goes_on_with(tmp_path, monkeypatch):
     assert ran == ["sgd", "sgd"]
     assert asked[0] in ("stacks", "together")  # by the number of processors
     assert asked[1] == "one"
-
-
-def test_a_guess_too_low_does_not_make_processes_measure_for_ever(monkeypatch):
-    counts: dict[str, int] = {}
-
-    def measured(way, task, trials, kinds, count=12, **of_stacks):
-        counts[way.name] = count
-        return 1e-9
-
-    monkeypatch.setattr(choose, "seconds_a_step", measured)
-    monkeypatch.setattr(choose, "cores", lambda: 2)
-    monkeypatch.setattr(choose, "can_fork", lambda task: None)
-    monkeypatch.setattr(choose, "try_together", lambda task, trials, kinds: together.Tried("not here"))
-    alike = [SimpleNamespace(steps=10**10)] * 2
-    choose.choose(None, alike, 1, "auto", {})
-    assert counts["processes"] <= 500
 
 
 def test_a_directory_with_records_of_other_settings_is_not_gone_on_with(tmp_path):
