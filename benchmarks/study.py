@@ -348,6 +348,7 @@ def main() -> None:
         del ways["processes"]
     ways |= {"whole": whole, "whole, first": whole_first}
     if importlib.util.find_spec("optuna"):
+        importlib.import_module("optuna")  # which the processes of its loop would each do
         ways["optuna, n_jobs"] = optuna_threads
         ways["optuna, processes"] = optuna_processes
     else:
