@@ -2,6 +2,9 @@
 
 python benchmarks/study.py [--rounds N] [--case NUMBER] [--only WAY]    MLPs and a small convolution net at batch 32, 64
                                                                         trials each, and what recording a trial costs
+python benchmarks/study.py --choice [--rounds N] [--case NUMBER] [--network WORD]
+                                                                        whether `auto` chooses the fastest way, over
+                                                                        other networks, lengths and optimizers
 
 Every way runs the same trials: the same initial weights, rates and number of steps, one thread a process, scores before
 and after. The Optuna loop trains in plain torch, as its users write it, and scores the validation samples once; it uses
@@ -10,6 +13,10 @@ take turns; medians count, with the quarter to three quarters of the rounds. Wei
 scores and records are in the time of every way; what a process makes once, the traces of stacks, is not. "whole" is
 what `--executor auto` takes: timing a few steps, loading traces from disk or tracing, and running what is chosen;
 "whole, first" is the same as the first call of a new process, without traces on disk.
+
+`--choice` times every way that can run a case from the trials to their records, loading or making traces included: one
+stack and stacks whole, the ways one by one by a few trials, times their number. "chosen" is the way that `auto` takes
+over the fastest one; "whole" is choosing and running over it.
 """
 
 from __future__ import annotations
@@ -57,6 +64,7 @@ class Case:
     batch_size: int
     steps: int
     alone: int  # trials that the slow ways run, since each takes its time whatever their number
+    optimizer: str = "SGD"
 
 
 def digits(role: str, shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -97,11 +105,114 @@ CASES = [
 def trials(case: Case) -> list[Trial]:
     """Rates from 0.001 to 0.3."""
     rates = np.geomspace(1e-3, 0.3, case.trials)
-    settings = {"optimizer": "SGD", "momentum": 0.9, "schedule": "constant"}
+    settings: dict[str, object] = {"optimizer": case.optimizer, "schedule": "constant"}
+    if case.optimizer == "SGD":
+        settings["momentum"] = 0.9
+    else:
+        rates /= 10
     return [
         Trial("sgd", case.batch_size, case.steps, 0, "search", i, 0, i, {**settings, "lr": float(rate)})
         for i, rate in enumerate(rates)
     ]
+
+
+class Attention(nn.Module):
+    """Two encoder layers over the rows of an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Linear(8, 32), nn.Linear(32, 10)
+        self.layers = nn.Sequential(
+            *(nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True) for _ in range(2))
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(samples, rows, columns) to scores of classes."""
+        return self.head(self.layers(self.embedding(x)).mean(1))
+
+
+class Recurrent(nn.Module):
+    """An LSTM over the rows of an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent, self.head = nn.LSTM(8, 32, batch_first=True), nn.Linear(32, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(samples, rows, columns) to scores of classes."""
+        return self.head(self.recurrent(x)[0][:, -1])
+
+
+def lenet() -> nn.Module:
+    """Two convolutions and three layers, for images of 28 by 28."""
+    convolved = [nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU()]
+    layers = [nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
+    return nn.Sequential(*convolved, nn.MaxPool2d(2), nn.Flatten(), *layers)
+
+
+def enlarged() -> StudyTask:
+    """LeNet on the digits, enlarged to 28 by 28."""
+
+    def larger(role: str) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = digits(role, (1, 8, 8))
+        return nn.functional.interpolate(x, 28), y
+
+    return StudyTask(lenet, nn.CrossEntropyLoss(), larger("train"), larger("validate")).prepared()
+
+
+def choices() -> list[Case]:
+    """What `--choice` times: all combinations would take hours, so that the lengths vary for the quick networks."""
+    networks = {
+        "MLP 64-8-10": task(lambda: mlp(8), (64,)),
+        "MLP 64-512-512-10": task(lambda: mlp(512, 512), (64,)),
+        "LeNet": enlarged(),
+        "transformer": task(Attention, (8, 8)),
+        "LSTM": task(Recurrent, (8, 8)),
+    }
+    lengths = {name: [(50, 16)] for name in networks}
+    lengths["MLP 64-8-10"] = [(50, 16), (50, 64), (200, 16), (200, 64), (1000, 16), (1000, 64)]
+    lengths["MLP 64-512-512-10"] += [(200, 16)]
+    lengths["transformer"] += [(50, 64), (200, 16)]
+    lengths["LSTM"] += [(50, 64), (200, 16), (200, 64)]
+    cases = [Case(name, networks[name], count, 32, steps, 4) for name, each in lengths.items() for steps, count in each]
+    others = [("Adam", 200), ("LAMB", 200), ("Lion", 200), ("Muon", 50)]
+    small = networks["MLP 64-8-10"]
+    return [*cases, *(Case("MLP 64-8-10", small, 16, 32, steps, 4, optimizer) for optimizer, steps in others)]
+
+
+def seconds_of_each(case: Case) -> tuple[dict[str, float], float, str]:
+    """Of all trials by every way that can run them; of choosing and running, and what was chosen."""
+    every = trials(case)
+    seconds: dict[str, float] = {}
+    for name in ("one", "processes", "together", "stacks"):
+        some = every[: {"one": case.alone, "processes": case.alone * cores()}.get(name, len(every))]
+        fresh = dataclasses.replace(case.task)
+        try:
+            way = choose(fresh, some, 1, name, {})
+        except descend.DescendError:  # it cannot run these
+            continue
+        began = time.perf_counter()
+        count = len(list(way.run(fresh, some, 1, {})))
+        seconds[name] = (time.perf_counter() - began) / count * len(every)
+    fresh = dataclasses.replace(case.task)
+    began = time.perf_counter()
+    way = choose(fresh, every, 1, "auto", {})
+    list(way.run(fresh, every, 1, {}))
+    return seconds, time.perf_counter() - began, way.name
+
+
+def print_choice(case: Case, rounds: int) -> None:
+    """A line of how long each way takes, and of the chosen one over the fastest."""
+    seconds_of_each(case)  # what is made once does not count
+    each = [seconds_of_each(case) for _ in range(rounds)]
+    chosen = [name for *_, name in each]
+    medians = {name: statistics.median(seconds[name] for seconds, *_ in each) for name in each[0][0]}
+    best = min(medians.values())
+    whole = statistics.median(seconds for _, seconds, _ in each)
+    shown = "  ".join(f"{name} {seconds:.2f}" for name, seconds in medians.items())
+    over = max(medians[name] for name in chosen) / best
+    title = f"{case.name}, {case.optimizer}, {case.steps} steps, {case.trials} trials"
+    print(f"{title:<52}{shown:<58}{'/'.join(dict.fromkeys(chosen)):<11}{over:6.2f}{whole / best:7.2f}", flush=True)
 
 
 def one_by_one(case: Case) -> int:
@@ -209,12 +320,20 @@ def main() -> None:
     """Print a line for each case, and one for records."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--case", type=int, choices=range(len(CASES)), help="only this one")
+    parser.add_argument("--case", type=int, help="only this one")
     parser.add_argument("--only", action="append", help="this way, and others that are named so too")
     parser.add_argument("--first", action="store_true", help="print the seconds of one whole call, and nothing else")
+    parser.add_argument("--choice", action="store_true", help="every way beside the chosen one, over other networks")
+    parser.add_argument("--network", help="with --choice: those whose name has this word")
     given = parser.parse_args()
     rounds = given.rounds
     torch.set_num_threads(1)
+    if given.choice:
+        print(f"{'seconds of all trials':<110}{'chosen':<11}{'chosen':>6}{'whole':>7}")
+        for number, case in enumerate(choices()):
+            if given.case in (None, number) and (given.network or "") in case.name:
+                print_choice(case, rounds)
+        return
     if given.first:
         print(seconds_a_trial(whole, CASES[given.case]) * CASES[given.case].trials)
         return
@@ -229,6 +348,7 @@ def main() -> None:
         del ways["processes"]
     ways |= {"whole": whole, "whole, first": whole_first}
     if importlib.util.find_spec("optuna"):
+        importlib.import_module("optuna")  # which the processes of its loop would each do
         ways["optuna, n_jobs"] = optuna_threads
         ways["optuna, processes"] = optuna_processes
     else:

@@ -58,29 +58,37 @@ def orders(seeds: Sequence[int], epoch: int, num_samples: int) -> NDArray[np.int
 
     F takes at most ⌈√n⌉ + 1 values in a round, so it is tabulated and the rounds are look-ups.
     """
-    at_once = max(1, _BLOCK // num_samples)
-    blocks = [seeds[start : start + at_once] for start in range(0, len(seeds), at_once)]
-    return np.concatenate([_orders(block, epoch, num_samples) for block in blocks])
-
-
-def _orders(seeds: Sequence[int], epoch: int, num_samples: int) -> NDArray[np.int64]:
-    a, b = _sides(num_samples)
-    keys = np.stack([_round_keys(key_of("order", seed, epoch)) for seed in seeds], axis=1)[..., None]
-    to_left, to_right = _tabulated(keys[::2], b, a), _tabulated(keys[1::2], a, b)
-    image = np.tile(np.arange(num_samples, dtype=np.uint32), len(seeds))
+    sides = _sides(num_samples)
+    keys = _round_keys(np.array([key_of("order", seed, epoch) for seed in seeds])).T[..., None]
+    tables = _tabulated(keys[::2], *reversed(sides)), _tabulated(keys[1::2], *sides)
     run = np.repeat(np.arange(len(seeds), dtype=np.uint32), num_samples)
-    outside = np.arange(image.size)
+    image = np.tile(np.arange(num_samples, dtype=np.uint32), len(seeds))
+    for start in range(0, image.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        image[part] = _looked_up(image[part], run[part], tables, sides)
+    outside = np.flatnonzero(image >= num_samples)
     while outside.size:
-        left, right = np.divmod(image[outside], np.uint32(b))
-        in_left, in_right = run[outside] * np.uint32(b), run[outside] * np.uint32(a)  # where a run's tables begin
-        for left_table, right_table in zip(to_left, to_right, strict=True):
-            left += left_table.take(in_left + right)
-            np.minimum(left, left - np.uint32(a), out=left)  # below 0 it wraps around and is the larger one
-            right += right_table.take(in_right + left)
-            np.minimum(right, right - np.uint32(b), out=right)
-        image[outside] = left * np.uint32(b) + right
-        outside = outside[image[outside] >= num_samples]
+        again = image[outside] = _looked_up(image[outside], run[outside], tables, sides)
+        outside = outside[again >= num_samples]
     return image.reshape(len(seeds), num_samples).astype(np.int64)
+
+
+def _looked_up(
+    x: NDArray[np.uint32],
+    run: NDArray[np.uint32],
+    tables: tuple[NDArray[np.uint32], NDArray[np.uint32]],
+    sides: tuple[int, int],
+) -> NDArray[np.uint32]:
+    """The Feistel network of each x, with F from the tables of its run."""
+    a, b = map(np.uint32, sides)
+    left, right = np.divmod(x, b)
+    in_left, in_right = run * b, run * a  # where a run's tables begin
+    for left_table, right_table in zip(*tables, strict=True):
+        left += left_table.take(in_left + right)
+        np.minimum(left, left - a, out=left)  # below 0 it wraps around and is the larger one
+        right += right_table.take(in_right + left)
+        np.minimum(right, right - b, out=right)
+    return left * b + right
 
 
 def _tabulated(keys: NDArray[np.uint64], values: int, modulus: int) -> NDArray[np.uint32]:
@@ -104,8 +112,9 @@ def _sides(size: int) -> tuple[int, int]:
     return a, -(-size // a)
 
 
-def _round_keys(key: np.uint64) -> NDArray[np.uint64]:
-    return mix(key + np.arange(1, 2 * ROUNDS + 1, dtype=np.uint64) * GOLDEN)
+def _round_keys(key: np.uint64 | NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The keys of all lines, (2 · rounds,) behind the dimensions of `key`."""
+    return mix(np.asarray(key)[..., None] + np.arange(1, 2 * ROUNDS + 1, dtype=np.uint64) * GOLDEN)
 
 
 def _feistel(x: NDArray[np.uint64], a: int, b: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import math
 import multiprocessing
 import os
@@ -24,17 +25,24 @@ from descend.launch import cores
 from descend.runtime import SignalHandler
 from descend.study.running.scores import Scorer
 from descend.study.running.sequential import run_trial
-from descend.study.running.stack import Stack
 from descend.study.running.trial import Record, Trial
 from descend.study.running.trial_setup import TrialSetup, trials_on_this_machine
-from descend.study.running.vmapped import run_vmapped
+from descend.study.running.vmapped import BegunStacks, StackRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from descend.study.task import StudyTask
 
-__all__ = ["can_fork", "can_stack_in_processes", "divided", "forked", "run_in_forks", "run_in_stacks"]
+__all__ = [
+    "can_fork",
+    "can_stack_in_processes",
+    "divided",
+    "few_collections",
+    "forked",
+    "run_in_forks",
+    "run_in_stacks",
+]
 
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _POLL_SECONDS = 0.2  # between two checks for a request to stop
@@ -105,22 +113,31 @@ def divided(trials: Sequence[Trial]) -> list[Sequence[Trial]]:
 
 
 def run_in_stacks(
-    task: StudyTask, trials: Sequence[Trial], evaluations: int, kinds: dict[str, Any] | None = None
+    task: StudyTask,
+    trials: Sequence[Trial],
+    evaluations: int,
+    kinds: dict[str, Any] | None = None,
+    *,
+    begun: BegunStacks | None = None,
 ) -> Iterator[Record]:
-    """Records of trials that are alike, a stack of them in each process. Arguments are those of `run_together`.
+    """Records of trials that are alike, a stack of them in each process. Arguments are those of `run_vmapped`.
 
     Raises:
         DescendError: a stack raised something, or its process was killed; none of the trials is recorded.
         Stopped: a signal asked it to stop; none of the trials is recorded, and they run again.
     """
-    parts = divided(trials)
-    for part in {len(part): part for part in parts}.values():
-        Stack(task, part).trace()  # here, so that the next processes have it too
+    begun = begun or BegunStacks()
+    with few_collections():
+        runs = [begun.take(task, part, evaluations) for part in divided(trials)]
+        begun.drop()
+        for run in runs:
+            run.stack.trace()  # here, so that the next processes have it too
 
-    def work(part: Sequence[Trial]) -> Callable[[], Iterator[bytes]]:
-        return lambda: (record.line().encode() for record in run_vmapped(task, part, evaluations))
+    def work(run: StackRun) -> Callable[[], Iterator[bytes]]:
+        return lambda: (record.line().encode() for record in run.records())
 
-    records = [Record.read(line.decode()) for line in forked([work(part) for part in parts])]
+    # The first may be under way already, and the other processes begin earlier.
+    records = [Record.read(line.decode()) for line in forked([work(run) for run in reversed(runs)])]
     if len(records) < len(trials):
         raise DescendError("a process that ran a stack was killed; too little memory is the usual cause")
     place = {trial.id: number for number, trial in enumerate(trials)}
@@ -193,7 +210,21 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _KEPT_PIECE_BYTES, _KEPT_BYTES = 2**26, 2**28
 
 
+@contextlib.contextmanager
+def few_collections() -> Generator[None]:
+    """Without collections of garbage, for a moment in which many objects are made: one of all that torch and its
+    libraries have made takes as long as a small stack."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _in_fork(work: Callable[[], Iterable[bytes]], pipe: Any, parent: int, threads: int) -> None:
+    gc.freeze()  # what the parent made: to look through it copies its memory
     torch.set_num_threads(threads)
     _keep_freed_memory()
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # the parent ends its processes

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Stack", "slow_in_silence"]
 
-_WORTH_A_TRACE = 64  # steps of one batch size from which a trace is quicker than dispatching each step
+_WORTH_A_TRACE = 10  # steps, or looks at samples, of one shape from which a trace takes less time than it saves
 
 
 @contextlib.contextmanager
@@ -73,12 +73,18 @@ class Stack:
     Args:
         task: A prepared task.
         trials: Of one arm, batch size, number of steps and workload.
+        looks: How often their scores will be taken.
+
+    Attributes:
+        trials: Of the stack.
+        held: What a step changes, which it may write over.
+        failed_at: The first update of each trial that was not finite, or 0.
 
     Raises:
         ConfigurationError: see `updates_of`.
     """
 
-    def __init__(self, task: StudyTask, trials: Sequence[Trial]) -> None:
+    def __init__(self, task: StudyTask, trials: Sequence[Trial], looks: int = 2) -> None:
         modules = [task.module(trial.seed) for trial in trials]
         task = task.beside(modules[0])
         self.trials = trials
@@ -91,7 +97,7 @@ class Stack:
         params, buffers = stack_module_state(cast("list[Any]", modules))
         trained = {name for update in self.updates for name in update.names}
         self._frozen = {name: p.detach() for name, p in params.items() if name not in trained}
-        self._layout, self._held = StackLayout.begin(self.updates, params, buffers)
+        self._layout, self.held = StackLayout.begin(self.updates, params, buffers)
         self._rates = torch.from_numpy(learning_rates(trials)).to(device)
         numbers = torch.arange(1, trials[0].steps + 1, dtype=torch.float64, device=device)
         self._numbers = numbers[:, None].expand_as(self._rates)
@@ -102,9 +108,14 @@ class Stack:
         self._code = functools.partial(code_of, task, self._template, self.scorer)
         self._dropout = SuppliedDropout(self._template)
         self._steps: dict[int, _PreparedStep] = {}
-        worth_a_trace = trials[0].steps >= _WORTH_A_TRACE
         self._scores = StackScores(
-            self.scorer, self._template, self._layout, self._frozen, task.traces if worth_a_trace else None, self._code
+            self.scorer,
+            self._template,
+            self._layout,
+            self._frozen,
+            task.traces,
+            self._code,
+            worth_a_trace=lambda parts: parts * looks >= _WORTH_A_TRACE,
         )
 
     def _loss(
@@ -121,7 +132,7 @@ class Stack:
     def _step(self, *all_of_it: Tensor) -> list[Tensor]:
         """From `held`, `fixed` and `given` to what is held after the step, gradients, and their sums."""
         rest = iter(all_of_it)
-        weights, states, buffers = self._layout.split([next(rest) for _ in self._held])
+        weights, states, buffers = self._layout.split([next(rest) for _ in self.held])
         data = [next(rest) for _ in self._data]
         frozen = {name: next(rest) for name in self._frozen}
         inputs = [(next(rest), next(rest), {name: next(rest) for name in one.constants}) for one in self.updates]
@@ -160,11 +171,11 @@ class Stack:
         step = self._steps[rows]
         given += [random_words(draw, self.trials, number, self._data[0].device) for draw in step.draws]
         with torch.no_grad():
-            made = step.call(*self._held, *self._fixed, *given)
-        self._held = made[: len(self._held)]
+            made = step.call(*self.held, *self._fixed, *given)
+        self.held = made[: len(self.held)]
         # One number tells whether to look at all; on a GPU to ask for it takes longer than to look.
         if not (self.failed_at.is_cpu and self._are_finite(made[-1])):
-            self._note_failures(made[len(self._held) : -1], number)
+            self._note_failures(made[len(self.held) : -1], number)
 
     def _are_finite(self, sums: Tensor) -> bool:
         """Whether the sums of gradients are, of all trials that have not failed."""
@@ -173,11 +184,11 @@ class Stack:
     @slow_in_silence()
     def trace(self) -> None:
         """Have everything traced that a run traces, so that stacks in forks of this process need not."""
-        form = ("all", *self._form, *trace_key(self._held))
-        if form not in self._traces:
-            self._prepare(self._order.rows(0))
-            self._scores.trace(self._held)
-            self._traces[form] = self._plainly
+        for step in self._order.first_steps(self.trials[0].steps):
+            index = self._order.rows(step)
+            if index.shape[1] not in self._steps:
+                self._prepare(index)
+        self._scores.trace(self.held)
 
     def _prepare(self, index: Tensor) -> None:
         """How steps of so many rows are done: by operations that are traced where there are enough such steps."""
@@ -186,12 +197,12 @@ class Stack:
         if self._order.count(rows, self.trials[0].steps) < _WORTH_A_TRACE:
             self._steps[rows] = _PreparedStep(self._plainly, draws)
             return
-        example = [*self._held, *self._fixed, index, self._rates[0], self._numbers[0]]
+        example = [*self.held, *self._fixed, index, self._rates[0], self._numbers[0]]
         example += [random_words(draw, self.trials, 1, self._data[0].device) for draw in draws]
         form = (*self._form, rows, *draws, *trace_key(example))
         if form not in self._traces:
             file = trace_files.path_of(self._code(), form)
-            self._traces[form] = traced(self._plainly, *example, spent=len(self._held), fused=True, file=file)
+            self._traces[form] = traced(self._plainly, *example, spent=len(self.held), fused=True, file=file)
         self._steps[rows] = _PreparedStep(self._traces[form], draws)
 
     @property
@@ -214,7 +225,7 @@ class Stack:
         """What the random layers of one module ask for in a forward pass of so many rows."""
         self._dropout.asked.clear()
         self._template.train()
-        weights, _, buffers = self._layout.split(self._held)
+        weights, _, buffers = self._layout.split(self.held)
         first = [
             {name: x[0] for name, x in part.items()} for part in (self._layout.by_name(weights), self._frozen, buffers)
         ]
@@ -222,6 +233,11 @@ class Stack:
             self._loss(first[0], first[1], first[2], *(part[index[0]] for part in self._data))
         return list(self._dropout.asked)
 
-    def look(self, *, test: bool = False) -> dict[str, dict[str, Tensor]]:
-        """Scores of all trials, (trials,) each; with `test` those on the test samples alone."""
-        return self._scores.take(self._held, test=test)
+    def look(self, *, test: bool = False, held: Sequence[Tensor] | None = None) -> dict[str, dict[str, Tensor]]:
+        """Scores of all trials, (trials,) each; with `test` those on the test samples alone.
+
+        Args:
+            test: Whether on the test samples.
+            held: What was held before, copied; None for now.
+        """
+        return self._scores.take(self.held if held is None else held, test=test)

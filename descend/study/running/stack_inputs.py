@@ -107,6 +107,11 @@ class SampleOrder:
             self._epoch, self._batches = epoch, [part.contiguous() for part in drawn.split(self._size, dim=1)]
         return self._batches[place]
 
+    def first_steps(self, steps: int) -> list[int]:
+        """The first step of each number of samples among so many steps, from 0."""
+        last = -(-self._samples // self._size) - 1
+        return [0, last] if self._samples % self._size and 0 < last < steps else [0]
+
     def count(self, rows: int, steps: int) -> int:
         """How many of the first `steps` steps have so many rows."""
         epochs = steps // -(-self._samples // self._size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,6 +37,7 @@ class StackScores:
         frozen: Stacked parameters that no step changes, by name.
         traces: Where traces are kept; None to trace nothing.
         code: The identity of the code under which they are kept on disk.
+        worth_a_trace: Whether a trace pays where a look takes so many parts of one length.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class StackScores:
         frozen: Mapping[str, Tensor],
         traces: dict[Any, Any] | None,
         code: Callable[[], str | None] = lambda: None,
+        worth_a_trace: Callable[[int], bool] = lambda parts: True,
     ) -> None:
         self.scorer = scorer
         self._template = template
@@ -53,6 +56,10 @@ class StackScores:
         self._frozen = frozen
         self._traces = traces
         self._code = code
+        each = [part for rows in scorer.splits.values() for part in parts_of(rows, stacked=True)]
+        self._parts = {count: part for part in each for count in [len(part[0])]}
+        counts = Counter(len(part[0]) for part in each)
+        self._traced = {count for count in counts if worth_a_trace(counts[count])}
 
     def take(self, held: Sequence[Tensor], *, test: bool = False) -> dict[str, dict[str, Tensor]]:
         """Scores of all trials, (trials,) each; with `test` those on the test samples alone."""
@@ -69,9 +76,8 @@ class StackScores:
         """Have traced what `take` traces for samples of training and validation."""
         params = self._evaluated(held)
         with torch.no_grad():
-            parts = [part for rows in self.scorer.splits.values() for part in parts_of(rows, stacked=True)]
-            for part in {len(part[0]): part for part in parts}.values():
-                self._call(list(params), [*params.values(), *part])
+            for count in self._traced:
+                self._call(list(params), [*params.values(), *self._parts[count]])
 
     def _evaluated(self, held: Sequence[Tensor]) -> dict[str, Tensor]:
         """Weights and buffers by name, as they are evaluated."""
@@ -97,7 +103,7 @@ class StackScores:
             with quick_checks():
                 return vmap(one, in_dims=(0, *[None] * len(rows)))(list(given[: len(names)]), *rows)
 
-        if self._traces is None:
+        if self._traces is None or len(given[-1]) not in self._traced:
             return plainly
         form = ("look", repr(self._template), *names, *trace_key(given))
         if form not in self._traces:

@@ -15,7 +15,7 @@ import math
 import random
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,19 +31,59 @@ from descend.study.running.trial import Record, Trial, evaluation_steps
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from torch import nn
+    from torch import Tensor, nn
 
     from descend.study.task import StudyTask
 
-__all__ = ["can_run_vmapped", "run_vmapped"]
+__all__ = ["BegunStacks", "StackRun", "Tried", "can_run_vmapped", "run_vmapped", "try_together"]
 
 _TRIED = 2  # trials that are run both ways before more are trusted to a stack
 _TRIED_STEPS = 3
+_DRAWS = "the module draws random numbers outside of torch's layers, which the trials of a stack would share"
 _ROUNDING = 1e-2  # relative difference of a loss after these steps that is more than rounding, in float16 too
+
+
+class Tried(NamedTuple):
+    """What came of a few steps of trials as a stack and one by one.
+
+    Attributes:
+        obstacle: Why the trials cannot run at once; None if they can.
+        seconds_alone: At most so many a step of one of them takes alone; None where none was run.
+    """
+
+    obstacle: str | None
+    seconds_alone: float | None = None
 
 
 def can_run_vmapped(task: StudyTask, trials: Sequence[Trial], kinds: dict[str, Any]) -> str | None:
     """Why these trials cannot run at once; None if they can, which is tried with a few steps of the first ones."""
+    return try_together(task, trials, kinds).obstacle
+
+
+def try_together(task: StudyTask, trials: Sequence[Trial], kinds: dict[str, Any]) -> Tried:
+    """Whether trials can run at once, tried with a few steps of the first ones."""
+    if reason := _forbidden(task, trials, kinds):
+        return Tried(reason)
+    module = task.module(trials[0].seed)
+    short = [dataclasses.replace(trial, steps=_TRIED_STEPS) for trial in trials[:_TRIED]]
+    few = task.with_fewer(_TRIED_STEPS * trials[0].batch_size, trials[0].batch_size)
+    before = _outside(module)
+    try:
+        stacked = list(run_vmapped(few, short, 1))
+    except Stopped:  # says nothing about the modules
+        raise
+    except Exception as error:  # whatever vmap cannot do, it says in one of many ways
+        line = str(error).strip().partition(chr(10))[0]
+        return Tried(f"a stack of these modules fails: {type(error).__name__}: {line}")
+    if _outside(module) != before:
+        return Tried(_DRAWS)
+    alone = [run_trial(few, trial, 1) for trial in short]
+    times = [(one.train_seconds[-1] - one.train_seconds[0]) / _TRIED_STEPS for one in alone if one.status == "done"]
+    return Tried(_difference(stacked, alone), min(times, default=None))
+
+
+def _forbidden(task: StudyTask, trials: Sequence[Trial], kinds: dict[str, Any]) -> str | None:
+    """What is known to keep trials from running at once without a step of them; None if nothing does."""
     if trials[0].arm in kinds or not all(is_ours(trial.configuration) for trial in trials):
         return "an optimizer of another library updates one module at a time"
     if task.phases or task.fine_tuning is not None:
@@ -55,18 +95,7 @@ def can_run_vmapped(task: StudyTask, trials: Sequence[Trial], kinds: dict[str, A
         updates_of(trials, [module] * len(trials))
     except DescendError as error:
         return str(error)
-    short = [dataclasses.replace(trial, steps=_TRIED_STEPS) for trial in trials[:_TRIED]]
-    few = task.with_fewer(_TRIED_STEPS * trials[0].batch_size, trials[0].batch_size)
-    before = _outside(module)
-    try:
-        stacked = list(run_vmapped(few, short, 1))
-    except Stopped:  # says nothing about the modules
-        raise
-    except Exception as error:  # whatever vmap cannot do, it says in one of many ways
-        return f"a stack of these modules fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    if _outside(module) != before:
-        return "the module draws random numbers outside of torch's layers, which the trials of a stack would share"
-    return _difference(stacked, [run_trial(few, trial, 1) for trial in short])
+    return None
 
 
 def _outside(module: nn.Module) -> tuple[Any, ...]:
@@ -86,8 +115,117 @@ def _difference(stacked: Sequence[Record], alone: Sequence[Record]) -> str | Non
     return None
 
 
+class StackRun:
+    """A stack on its way from its first update to its records. It may stand still between updates.
+
+    Args:
+        task: A prepared task.
+        trials: Of one arm, batch size, number of steps and workload.
+        evaluations: Looks at the scores of each.
+
+    Attributes:
+        stack: What is run.
+        trials: Of it.
+        steps: Updates so far.
+
+    Raises:
+        ConfigurationError: the trials cannot run together.
+    """
+
+    def __init__(self, task: StudyTask, trials: Sequence[Trial], evaluations: int) -> None:
+        began = time.perf_counter()
+        self.trials = trials
+        self.steps = 0
+        self._at = evaluation_steps(trials[0].steps, evaluations)
+        self.stack = Stack(task, trials, len(self._at))
+        self._unseen: list[Tensor] | None = None  # what was held before the first update, where no look was taken
+        self._looks: list[dict[str, dict[str, Tensor]]] = []
+        self._seconds = time.perf_counter() - began
+
+    def step_before_looks(self) -> float | None:
+        """One update before any scores are taken, those before the first one included, which `records` makes up for.
+
+        Returns:
+            Its seconds, and None where the next update is one after which scores are taken.
+        """
+        if self.steps + 1 in self._at:
+            return None
+        if self._unseen is None:
+            self._unseen = [x.clone() for x in self.stack.held]
+        began = time.perf_counter()
+        self.steps += 1
+        self.stack.step(self.steps)
+        seconds = time.perf_counter() - began
+        self._seconds += seconds
+        return seconds
+
+    def records(self) -> Iterator[Record]:
+        """Run it to its end.
+
+        Raises:
+            Stopped: a signal asked it to stop; none of the trials is recorded, and they run again.
+        """
+        began, trials, stack = time.perf_counter(), self.trials, self.stack
+        with warnings.catch_warnings(), SignalHandler() as stop:
+            warnings.simplefilter("ignore")  # vmap says where it falls back to a loop
+            self._looks.append(stack.look(held=self._unseen))
+            self._unseen = None
+            while self.steps < trials[0].steps:
+                self.steps += 1
+                stack.step(self.steps)
+                if self.steps in self._at:
+                    self._looks.append(stack.look())
+                    if bool(stack.failed_at.all()):
+                        break
+                if signal := stop.requested():
+                    raise Stopped(f"{signal} stopped it after {self.steps} of {trials[0].steps} updates")
+            confirmed = any(trial.phase == "confirmation" for trial in trials)
+            tested = stack.look(test=True) if confirmed else {}
+        failed_at = stack.failed_at.tolist()
+        taken = [_as_lists(look) for look in self._looks]
+        last = _as_lists(tested)
+        seconds = (self._seconds + time.perf_counter() - began) / len(trials)
+        for place, trial in enumerate(trials):
+            record = _record(trial, place, self._at, taken, failed_at[place], seconds)
+            if trial.phase == "confirmation" and record.status != "diverged":
+                own = {split: {name: [x[place]] for name, x in found.items()} for split, found in last.items()}
+                record = dataclasses.replace(record, scores=record.scores | own)
+            yield record
+
+
+class BegunStacks:
+    """Stacks that were begun while ways of running trials were timed, until each is taken."""
+
+    def __init__(self) -> None:
+        self._runs: list[StackRun] = []
+
+    def keep(self, run: StackRun) -> None:
+        """Keep a run for the one that continues it."""
+        self._runs.append(run)
+
+    def take(self, task: StudyTask, trials: Sequence[Trial], evaluations: int) -> StackRun:
+        """The run of these trials: one that was begun, which is given once, or a new one.
+
+        Raises:
+            ConfigurationError: the trials cannot run together.
+        """
+        for place, run in enumerate(self._runs):
+            if list(run.trials) == list(trials):
+                return self._runs.pop(place)
+        return StackRun(task, trials, evaluations)
+
+    def drop(self) -> None:
+        """Forget those that were not taken."""
+        self._runs.clear()
+
+
 def run_vmapped(
-    task: StudyTask, trials: Sequence[Trial], evaluations: int, kinds: dict[str, Any] | None = None
+    task: StudyTask,
+    trials: Sequence[Trial],
+    evaluations: int,
+    kinds: dict[str, Any] | None = None,
+    *,
+    begun: BegunStacks | None = None,
 ) -> Iterator[Record]:
     """Records of trials that are alike: of one arm, batch size, number of steps and workload.
 
@@ -96,37 +234,20 @@ def run_vmapped(
         trials: What is run.
         evaluations: Looks at the scores of each.
         kinds: Not used; trials with optimizers of other libraries do not run together.
+        begun: A stack of these trials may be among them, and is continued then.
 
     Raises:
         ConfigurationError: the trials cannot run together.
         Stopped: a signal asked it to stop; none of the trials is recorded, and they run again.
     """
-    began = time.perf_counter()
-    with warnings.catch_warnings(), SignalHandler() as stop:
-        warnings.simplefilter("ignore")  # vmap says where it falls back to a loop
-        stack = Stack(task, trials)
-        at = evaluation_steps(trials[0].steps, evaluations)
-        looks = [stack.look()]
-        for number in range(1, trials[0].steps + 1):
-            stack.step(number)
-            if number in at:
-                looks.append(stack.look())
-                if bool(stack.failed_at.all()):
-                    break
-            if signal := stop.requested():
-                raise Stopped(f"{signal} stopped it after {number} of {trials[0].steps} updates")
-        confirmed = any(trial.phase == "confirmation" for trial in trials)
-        tested = stack.look(test=True) if confirmed else {}
-    failed_at = stack.failed_at.tolist()
-    taken = [{split: {k: x.tolist() for k, x in found.items()} for split, found in look.items()} for look in looks]
-    last = {split: {name: x.tolist() for name, x in found.items()} for split, found in tested.items()}
-    seconds = (time.perf_counter() - began) / len(trials)
-    for place, trial in enumerate(trials):
-        record = _record(trial, place, at, taken, failed_at[place], seconds)
-        if trial.phase == "confirmation" and record.status != "diverged":
-            own = {split: {name: [x[place]] for name, x in found.items()} for split, found in last.items()}
-            record = dataclasses.replace(record, scores=record.scores | own)
-        yield record
+    run = (begun or BegunStacks()).take(task, trials, evaluations)
+    if begun is not None:
+        begun.drop()
+    yield from run.records()
+
+
+def _as_lists(look: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, list[float]]]:
+    return {split: {name: x.tolist() for name, x in found.items()} for split, found in look.items()}
 
 
 def _record(

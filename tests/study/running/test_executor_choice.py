@@ -19,6 +19,7 @@ from descend.study.running.stack import Stack
 from descend.study.running.trial import Record
 from descend.study.running.trial_setup import TrialCheckpoints, TrialSetup
 from descend.study.running.trial_store import Memory
+from descend.study.running.vmapped import BegunStacks, Tried
 from descend.study.task import StudyTask
 
 TOGETHER = choose.Executor("together", choose.run_vmapped, 64, "asked for")
@@ -70,18 +71,19 @@ def test_a_slow_stack_is_measured_with_few_steps(monkeypatch, enough, steps):
 EVERY = {"one": 1e-2, "stacks": 1e-4, "together": 2e-4, "processes": 5e-3}
 
 
-def chosen_by(monkeypatch, times, steps, possible=("together", "stacks", "processes"), cores=2):
+def chosen_by(monkeypatch, times, steps, possible=("together", "stacks", "processes"), cores=2, alone=None):
     """The executor that is chosen where each has these times, and those that were measured."""
     asked = []
 
-    def seconds(way, task, trials, kinds, count=12):
+    def seconds(way, task, trials, kinds, count=12, **of_stacks):
         asked.append(way.name)
         return times[way.name]
 
     monkeypatch.setattr(choose, "seconds_a_step", seconds)
     monkeypatch.setattr(choose, "cores", lambda: cores)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     obstacles = {name: None if name in possible else "no" for name in ("together", "stacks", "processes")}
-    monkeypatch.setattr(choose, "can_run_vmapped", lambda task, trials, kinds: obstacles["together"])
+    monkeypatch.setattr(choose, "try_together", lambda task, trials, kinds: Tried(obstacles["together"], alone))
     monkeypatch.setattr(choose, "can_stack_in_processes", lambda task: obstacles["stacks"])
     monkeypatch.setattr(choose, "can_fork", lambda task: obstacles["processes"])
     return choose.choose(None, [trial(i, steps=steps) for i in range(5)], 1, "auto", {}), asked
@@ -90,25 +92,70 @@ def chosen_by(monkeypatch, times, steps, possible=("together", "stacks", "proces
 @pytest.mark.parametrize(
     ("times", "steps", "possible", "name", "measured"),
     [
-        (EVERY, 1000, ("together", "stacks", "processes"), "stacks", ["one", "stacks"]),
-        (EVERY, 20, ("together", "stacks", "processes"), "together", ["one", "stacks"]),  # shorter than a fork
-        (EVERY, 1000, ("together", "processes"), "together", ["one", "together"]),
-        (
-            EVERY | {"stacks": 8e-3},
-            1000,
-            ("together", "stacks", "processes"),
-            "processes",
-            ["one", "stacks", "processes"],
-        ),
-        (EVERY | {"stacks": 8e-3}, 10, ("together", "stacks", "processes"), "stacks", ["one", "stacks"]),  # too short
-        (EVERY | {"stacks": 4.9e-3}, 1000, ("together", "stacks", "processes"), "stacks", ["one", "stacks"]),
-        (EVERY, 1000, ("processes",), "processes", ["one", "processes"]),
-        (EVERY | {"processes": 9.5e-3}, 1000, ("processes",), "one", ["one", "processes"]),
+        (EVERY, 1000, ("together", "stacks", "processes"), "stacks", ["stacks", "one"]),
+        (EVERY, 20, ("together", "stacks", "processes"), "together", ["stacks", "one"]),  # shorter than a fork
+        (EVERY, 1000, ("together", "processes"), "together", ["together", "one"]),
+        (EVERY | {"stacks": 8e-3}, 1000, ("together", "stacks", "processes"), "processes", ["stacks", "one"]),
+        (EVERY | {"stacks": 8e-3}, 3, ("together", "stacks", "processes"), "stacks", ["stacks", "one"]),  # too short
+        (EVERY | {"stacks": 5.2e-3}, 1000, ("together", "stacks", "processes"), "stacks", ["stacks", "one"]),
+        (EVERY, 1000, ("processes",), "processes", ["one"]),
+        (EVERY, 4, ("processes",), "one", ["one"]),  # shorter than the forks
     ],
 )
 def test_what_is_measured_and_chosen(monkeypatch, times, steps, possible, name, measured):
     chosen, asked = chosen_by(monkeypatch, times, steps, possible)
     assert (chosen.name, asked) == (name, measured)
+
+
+@pytest.mark.parametrize(
+    ("alone", "possible", "measured"),
+    [
+        (None, ("together", "stacks", "processes"), ["stacks", "one"]),
+        (5.9e-4, ("together", "stacks", "processes"), ["stacks", "one"]),  # two processes take half of it
+        (6.1e-4, ("together", "stacks", "processes"), ["stacks"]),
+        (6.1e-4, ("together",), ["together"]),
+        (5.9e-4, ("together",), ["together", "one"]),
+    ],
+)
+def test_what_is_far_from_a_stack_is_not_timed(monkeypatch, alone, possible, measured):
+    """Three times as fast as every process at once, by the trials that were run alone to try the stack."""
+    name = measured[0]
+    found, asked = chosen_by(monkeypatch, {"one": 1e-2, "stacks": 1e-4, "together": 2e-4}, 1000, possible, alone=alone)
+    assert (found.name, asked) == (name, measured)
+
+
+def test_a_stack_that_was_timed_is_the_one_that_runs(monkeypatch):
+    """To the bits of a run that nothing was timed before, with scores before the first update."""
+    task, trials = mlp(width=4).prepared(), [trial(i, steps=20) for i in range(3)]
+    known = list(choose.run_vmapped(task, trials, 2))
+    begun = BegunStacks()
+    choose.seconds_a_step(TOGETHER, task, trials, {}, 5, begun=begun, evaluations=2)
+    taken, step = [], Stack.step
+    monkeypatch.setattr(Stack, "step", lambda stack, number: taken.append(number) or step(stack, number))
+    found = list(choose.run_vmapped(task, trials, 2, begun=begun))
+    assert [(one.trial, one.steps, one.scores) for one in found] == [
+        (one.trial, one.steps, one.scores) for one in known
+    ]
+    assert taken == list(range(7, 21))
+    taken.clear()
+    list(choose.run_vmapped(task, trials, 2, begun=begun))
+    assert taken == list(range(1, 21))  # it is given once
+
+
+def test_a_stack_of_other_trials_is_not_continued():
+    task = mlp(width=4).prepared()
+    begun = BegunStacks()
+    choose.seconds_a_step(TOGETHER, task, [trial(i, steps=20) for i in range(3)], {}, 5, begun=begun)
+    others = [trial(i, steps=20) for i in range(1, 3)]
+    (first, second) = choose.run_vmapped(task, others, 1, begun=begun)
+    assert [first.trial, second.trial] == others
+
+
+def test_no_step_after_which_scores_are_taken_is_timed(monkeypatch):
+    taken, step = [], Stack.step
+    monkeypatch.setattr(Stack, "step", lambda stack, number: taken.append(number) or step(stack, number))
+    assert choose.seconds_a_step(TOGETHER, mlp(width=4).prepared(), [trial(0, steps=6)], {}, evaluations=2) > 0
+    assert taken == [1, 2]
 
 
 def test_stacks_are_timed_in_this_process_as_wide_as_they_run_and_by_one_thread(monkeypatch):
@@ -124,6 +171,27 @@ def test_stacks_are_timed_in_this_process_as_wide_as_they_run_and_by_one_thread(
     assert choose.seconds_a_step(way, mlp(width=4).prepared(), [trial(i) for i in range(5)], {}, 2) > 0
     assert set(widths) == {(3, 1)}
     assert torch.get_num_threads() == threads
+
+
+def test_processes_are_judged_by_trials_of_as_many_threads_as_they_have(monkeypatch):
+    """One trial by two threads takes half of what it takes in a process; what processes share is in neither time."""
+    threads, before = [], torch.get_num_threads()
+
+    def seconds(way, task, trials, kinds, count=12, **of_stacks):
+        threads.append(torch.get_num_threads())
+        return {1: 1e-2, 2: 5e-3}[torch.get_num_threads()]
+
+    monkeypatch.setattr(choose, "seconds_a_step", seconds)
+    monkeypatch.setattr(choose, "cores", lambda: 2)
+    monkeypatch.setattr(choose, "can_fork", lambda task: None)
+    monkeypatch.setattr(choose, "try_together", lambda task, trials, kinds: Tried("no"))
+    torch.set_num_threads(2)
+    try:
+        found = choose.choose(None, [trial(i, steps=1000) for i in range(4)], 1, "auto", {})
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert (found.name, threads) == ("one", [2, 1])
 
 
 SAVED = TrialSetup(checkpoints=TrialCheckpoints(Path("trials"), 5))

@@ -1,6 +1,7 @@
 """Functions in forks of this process: what they say, what they raise, and when they are killed."""
 
 import dataclasses
+import gc
 import os
 import signal
 
@@ -10,7 +11,14 @@ from torch import nn
 
 from descend.errors import DescendError
 from descend.study.running import processes
-from descend.study.running.processes import can_fork, can_stack_in_processes, divided, forked, run_in_forks
+from descend.study.running.processes import (
+    can_fork,
+    can_stack_in_processes,
+    divided,
+    few_collections,
+    forked,
+    run_in_forks,
+)
 from descend.study.running.sequential import run_sequentially
 
 TASK = mlp(width=4).prepared()
@@ -72,3 +80,30 @@ def test_trials_in_forks_are_trials_one_by_one(monkeypatch):
     trials = [trial(i, steps=4) for i in range(3)]
     found = {record.trial.id: record.scores for record in run_in_forks(TASK, trials, 2)}
     assert found == {record.trial.id: record.scores for record in run_sequentially(TASK, trials, 2)}
+
+
+def test_a_process_does_not_look_through_the_garbage_of_its_parent():
+    kept = [[number] for number in range(50_000)]
+
+    def collected():
+        yield str(len(gc.get_objects())).encode()
+
+    (count,) = forked([collected])
+    assert int(count) < len(kept) < len(gc.get_objects())
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_collections_are_left_as_they_were(enabled):
+    def failing_within():
+        with few_collections():
+            assert not gc.isenabled()
+            raise ValueError("mine")
+
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(ValueError, match="mine"):
+            failing_within()
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -8,7 +8,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -228,11 +227,11 @@ def test_a_stack_without_memory_is_halved(monkeypatch):
     widths = []
 
     class Small(together.Stack):
-        def __init__(self, task, trials):
+        def __init__(self, task, trials, looks):
             widths.append(len(trials))
             if len(trials) > 2:
                 raise torch.OutOfMemoryError("too many at once")
-            super().__init__(task, trials)
+            super().__init__(task, trials, looks)
 
     small = study(searches=1, shortlist=1, confirmation_seeds=1)
     known = conduct(small, Memory(), executor="together")
@@ -244,11 +243,11 @@ def test_a_stack_without_memory_is_halved(monkeypatch):
 def test_what_was_chosen_is_what_a_study_goes_on_with(tmp_path, monkeypatch):
     asked = []
 
-    def slow(way, *_):
+    def slow(way, *_, **of_stacks):
         asked.append(way.name)
         return {"one": 1.0, "together": 5.0, "stacks": 5.0, "processes": 5.0}[way.name]
 
-    def fast(way, *_):
+    def fast(way, *_, **of_stacks):
         return {"one": 5.0, "together": 1.0, "stacks": 5.0, "processes": 5.0}[way.name]
 
     class Enough(Exception):
@@ -263,7 +262,7 @@ def test_what_was_chosen_is_what_a_study_goes_on_with(tmp_path, monkeypatch):
         conduct(study(), directory, said=said)
     monkeypatch.setattr(choose, "seconds_a_step", fast)
     ran = []
-    monkeypatch.setattr(choose, "run_vmapped", lambda *_: pytest.fail("the arm was begun one by one"))
+    monkeypatch.setattr(choose, "run_vmapped", lambda *_, **begun: pytest.fail("the arm was begun one by one"))
 
     def noted(records, record):
         ran.append(record.trial.arm)
@@ -273,24 +272,8 @@ def test_what_was_chosen_is_what_a_study_goes_on_with(tmp_path, monkeypatch):
     with StudyDirectory(tmp_path, study()) as directory, pytest.raises(Enough):
         conduct(study(), directory, said=noted)
     assert ran == ["sgd", "sgd"]
-    assert asked[0] == "one"
-    assert asked[1] in ("stacks", "together")  # by the number of processors
-
-
-def test_a_guess_too_low_does_not_make_processes_measure_for_ever(monkeypatch):
-    counts: dict[str, int] = {}
-
-    def measured(way, task, trials, kinds, count=12):
-        counts[way.name] = count
-        return 1e-9
-
-    monkeypatch.setattr(choose, "seconds_a_step", measured)
-    monkeypatch.setattr(choose, "cores", lambda: 2)
-    monkeypatch.setattr(choose, "can_fork", lambda task: None)
-    monkeypatch.setattr(choose, "can_run_vmapped", lambda task, trials, kinds: "not here")
-    alike = [SimpleNamespace(steps=10**10)] * 2
-    choose.choose(None, alike, 1, "auto", {})
-    assert counts["processes"] <= 500
+    assert asked[0] in ("stacks", "together")  # by the number of processors
+    assert asked[1] == "one"
 
 
 def test_a_directory_with_records_of_other_settings_is_not_gone_on_with(tmp_path):

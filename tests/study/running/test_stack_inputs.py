@@ -70,3 +70,10 @@ def test_a_random_layer_notes_what_it_asks_for_and_takes_what_it_is_given():
             outputs.append(module(x))
     assert torch.equal(outputs[0], outputs[1])
     assert not torch.equal(outputs[0], outputs[2])
+
+
+@pytest.mark.parametrize(("samples", "steps", "firsts"), [(10, 9, [0, 2]), (10, 2, [0]), (8, 9, [0]), (3, 9, [0])])
+def test_the_first_step_of_each_number_of_samples(samples, steps, firsts):
+    made = SampleOrder([trial(batch_size=4)], samples, torch.device("cpu"))
+    found = [made.rows(step).shape[1] for step in range(steps)]
+    assert made.first_steps(steps) == firsts == sorted({found.index(rows) for rows in found})
