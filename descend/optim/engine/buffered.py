@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -111,7 +112,7 @@ class _Memory:
     """
 
     def __init__(self, lines: Sequence[RecordedCall], recording: Recording, own: bool) -> None:
-        self.forms, self.strides, self.own = recording.forms, recording.strides, own
+        self.forms, self.strides, self.own = list(recording.forms), list(recording.strides), own
         self.inputs = {at: name for at, name in enumerate(recording.inputs) if at not in recording.numbers}
         self.root = list(range(len(recording.forms)))  # the value whose memory each is of
         for line in lines:
@@ -146,10 +147,19 @@ class _Memory:
         self.slots.append(size)
         return len(self.slots) - 1
 
+    def copy_like(self, at: int) -> int:
+        """The place of a new value in a buffer for one line, with the form of another."""
+        new = len(self.forms)
+        self.forms.append(self.forms[at])
+        self.strides.append(self.strides[at])
+        self.slot[new] = self._new(new)
+        self._free.append(self.slot[new])  # the next line may have it
+        return new
+
     def place(self, i: int, line: RecordedCall) -> bool:
         """Find the memory of what a line makes; whether it is one of the buffers or an input."""
         at = line.results[0]
-        if not self._over(i, line):
+        if not self.over_argument(i, line):
             if torch.Size(self.forms[at][0]).numel() < _SMALL or not self._is_dense(at):
                 return False
             self.slot[at] = self._new(at)
@@ -164,7 +174,7 @@ class _Memory:
             step *= size
         return True
 
-    def _over(self, i: int, line: RecordedCall) -> bool:
+    def over_argument(self, i: int, line: RecordedCall) -> bool:
         """Write over an argument that is read for the last time, where that is safe."""
         at = line.results[0]
         if torch.Tag.pointwise in line.function.tags:
@@ -233,6 +243,7 @@ class Buffered:
             over = memory.over(i)
             if over and at not in recording.numbers:
                 self.steps.append(_forgetting([x for x in over if x not in recording.numbers and x not in static]))
+        self.forms, self.strides = memory.forms, memory.strides
         self.starts = [sum(memory.slots[:i]) for i in range(len(memory.slots))]
         self.bytes = sum(memory.slots)
 
@@ -244,7 +255,7 @@ class Buffered:
             work = forms[left.at][0][0] * forms[left.at][0][1] * forms[right.at][0][1]
             product = float32_product() if work >= LARGE_PRODUCT else None
         if product is not None:
-            written = line.function is _ATEN.addmm.default and memory._over(i, line)
+            written = line.function is _ATEN.addmm.default and memory.over_argument(i, line)
             self.steps.append(_multiplying(line, product, written))
             return
         copies = line.function is _ATEN._to_copy.default and [key for key, _ in line.kwargs] == ["dtype"]
@@ -254,12 +265,30 @@ class Buffered:
             self.steps.append(_calling(line, FASTER.get(line.function, line.function) if first else line.function))
             return
         where = memory.instead.get(at, at)
+        if torch.Tag.pointwise in line.function.tags:
+            line = self._in_order(line, memory)
         if copies:
             self.steps.append(_copying(line.refs[0], where))
         else:
             self.steps.append(_writing(line, function, where))
         if where != at:
             self.steps.append(_renaming(where, at))
+
+    def _in_order(self, line: RecordedCall, memory: _Memory) -> RecordedCall:
+        """The line with copies of arguments whose elements lie in another order than those of the result.
+
+        Torch has a fast copy that transposes, and no other operation that does so in stretches of the cache.
+        """
+        recording, at, args = self.recording, line.results[0], list(line.args)
+        for j, x in enumerate(args):
+            if not isinstance(x, Ref) or recording.forms[x.at] != recording.forms[at] or x.at in recording.numbers:
+                continue
+            if recording.strides[x.at] != recording.strides[at]:
+                made = memory.copy_like(at)
+                self.placed[made] = memory.slot[made]
+                self.steps.append(_copying(x.at, made))
+                args[j] = Ref(made)
+        return replace(line, args=tuple(args))
 
     def bind(self, memory: Tensor) -> Bound:
         """With buffers in this memory, of at least `bytes` bytes."""
@@ -370,11 +399,11 @@ class Bound:
 
     def __init__(self, held: Buffered, memory: Tensor) -> None:
         self.held, recording = held, held.recording
-        self.values: Values = [None] * len(recording.forms)
+        self.values: Values = [None] * len(held.forms)
         for at, slot in held.placed.items():
-            shape, dtype = recording.forms[at]
+            shape, dtype = held.forms[at]
             start, size = held.starts[slot], torch.Size(shape).numel() * dtype.itemsize
-            self.values[at] = memory[start : start + size].view(dtype).as_strided(shape, recording.strides[at])
+            self.values[at] = memory[start : start + size].view(dtype).as_strided(shape, held.strides[at])
         names = recording.inputs
         self.inputs = {names[at]: self.values[at] for at in held.placed if at < len(names)}
         for step in held.fixed:

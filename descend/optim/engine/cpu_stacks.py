@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["STACK_ELEMENTS", "step_on_cpu"]
 
+FEWEST = 4  # tensors of a stack; of fewer the copies take most of what is saved
 STACK_ELEMENTS = 2**18  # of weights of a stack, of which a core's cache holds a few values for each
 
 
@@ -83,7 +84,7 @@ class _Step:
         ends = [i * len(tasks) // count for i in range(count + 1)]
         for start, end in zip(ends, ends[1:], strict=False):
             some = tasks[start:end]
-            recording = self._recording(some, is_stack=True) if len(some) > 1 else None
+            recording = self._recording(some, is_stack=True) if len(some) >= FEWEST else None
             if recording is not None:
                 self._together(some, recording)
             else:
