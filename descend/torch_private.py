@@ -412,7 +412,8 @@ def float32_product() -> Callable[[Tensor, Tensor], Tensor] | None:
 
     On processors of other makers than its own, MKL multiplies float32 in vectors of 256 bits at most. oneDNN, which
     torch has beside it, takes those of 512 bits, in about half the time; for products in float32 torch calls it in the
-    linear layers of compiled graphs alone. The first matrix is made contiguous, the second is taken as it is.
+    linear layers of compiled graphs alone. Of matrices with gaps, such as some columns of another, it has a reference
+    form alone, which takes a thousand times as long; so they are copied.
     """
     import torch
 
@@ -426,7 +427,10 @@ def float32_product() -> Callable[[Tensor, Tensor], Tensor] | None:
         return None
 
     def product(a: Tensor, b: Tensor) -> Tensor:
-        return linear(a, b.mT, None, "none", [], "")
+        weight = b.mT
+        if not weight.is_contiguous() and not b.is_contiguous():
+            weight = weight.contiguous()
+        return linear(a, weight, None, "none", [], "")
 
     return product
 

@@ -43,6 +43,7 @@ _INTO: Mapping[Any, Callable[..., Tensor]] = {
 }
 _ACCUMULATE = frozenset({_ATEN.addmm.default, _ATEN.baddbmm.default})  # which may write over their first argument
 LARGE_PRODUCT = 160**3  # multiplications, from which a product fills the cores by itself
+HALVED = 512  # rows of a symmetric product from which half the work, and a copy, take less time than all of it
 _SMALL = 1024  # elements of a result for which no buffer is kept
 _ALIGNED = 64  # bytes
 
@@ -100,6 +101,24 @@ def _with_factors(recording: Recording) -> list[RecordedCall]:
                 break
     read = {at for line in lines for at in line.refs} | kept
     return [line for line in lines if not read.isdisjoint(line.results)]
+
+
+def _symmetric(lines: Sequence[RecordedCall]) -> set[int]:
+    """The values that are symmetric matrices: X Xᵀ, and the square of a symmetric matrix, also with such a term."""
+    found: set[int] = set()
+    transposed: dict[int, int] = {}
+    for line in lines:
+        at = line.results[0]
+        if line.function is _ATEN.transpose.int and sorted(x % 2 for x in line.args[1:]) == [0, 1]:
+            transposed[at] = line.refs[0]
+            transposed[line.refs[0]] = at
+        if line.function not in (_ATEN.mm.default, _ATEN.addmm.default):
+            continue
+        *start, left, right = (x.at for x in line.args)
+        square = (left == right and left in found) or transposed.get(left) == right
+        if square and found.issuperset(start):
+            found.add(at)
+    return found
 
 
 class _Memory:
@@ -224,6 +243,7 @@ class Buffered:
         self.fixed: list[Step] = []  # views of buffers, made once
         self.steps: list[Step] = []
         self.placed: dict[int, int] = {}  # slot of each value in a buffer
+        self.symmetric = _symmetric(lines)
         static = set(memory.slot)
         self.placed.update(memory.slot)
         for i, line in enumerate(lines):
@@ -254,6 +274,10 @@ class Buffered:
             *_, left, right = line.args
             work = forms[left.at][0][0] * forms[left.at][0][1] * forms[right.at][0][1]
             product = float32_product() if work >= LARGE_PRODUCT else None
+        if at in self.symmetric and forms[at][0][0] >= HALVED and memory.place(i, line):
+            where = memory.instead.get(at, at)
+            self.steps += [_halved(line, product, where), *([_renaming(where, at)] if where != at else [])]
+            return
         if product is not None:
             written = line.function is _ATEN.addmm.default and memory.over_argument(i, line)
             self.steps.append(_multiplying(line, product, written))
@@ -390,6 +414,35 @@ def _multiplying(line: RecordedCall, product: Callable[[Tensor, Tensor], Tensor]
     return step
 
 
+def _halved(line: RecordedCall, product: Callable[[Tensor, Tensor], Tensor] | None, at: int) -> Step:
+    """A symmetric product, or such a sum, of which a quarter is copied from its mirror image.
+
+    The square of a symmetric matrix takes rows in the place of columns, which lie without gaps.
+    """
+    *start, left, right = (x.at for x in line.args)
+    named = dict(line.kwargs)
+    beta, alpha = named.get("beta", 1), named.get("alpha", 1)
+
+    def step(values: Values) -> None:
+        out = values[at]
+        half = len(out) // 2 // 64 * 64
+        for rows, columns in ((slice(None), slice(half)), (slice(half, None), slice(half, None))):
+            x, to = values[left][rows], out[rows, columns]
+            y = values[right][columns].mT if left == right else values[right][:, columns]
+            if product is None and not start:
+                torch.mm(x, y, out=to)
+            elif product is None:
+                torch.addmm(values[start[0]][rows, columns], x, y, beta=beta, alpha=alpha, out=to)
+            elif not start:
+                to.copy_(product(x, y))
+            else:
+                made = product(x, y)
+                torch.add(made if alpha == 1 else made.mul_(alpha), values[start[0]][rows, columns], alpha=beta, out=to)
+        out[:half, half:] = out[half:, :half].mT
+
+    return step
+
+
 class Bound:
     """Buffers of a recording.
 
@@ -429,5 +482,5 @@ class Bound:
                 values[at] = inputs[name]
         for step in self.held.steps:
             step(values)
-        new = {name: at for name, at in recording.outputs.items() if recording.inputs.index(name) != at}
-        return {name: values[at] for name, at in new.items()}
+        names = dict(enumerate(recording.inputs))
+        return {name: values[at] for name, at in recording.outputs.items() if names.get(at) != name}
