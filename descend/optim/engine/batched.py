@@ -292,7 +292,7 @@ def recording_of(
         if one.answers_are(list(scalars.values())):
             return {}, one
     stack.inputs = inputs()
-    found, made = record(lambda: stack.call(scalars), scalars, stack.inputs)
+    found, made = record(lambda: stack.call(scalars), scalars, stack.inputs, with_sums=stack.is_stack)
     if made is None:
         return found, None
     if len(known) < MOST_ANSWERS:

@@ -237,7 +237,7 @@ class Buffered:
 
     def __init__(self, recording: Recording, own: bool) -> None:
         self.recording, self.own = recording, own
-        lines = _with_factors(recording)
+        lines = list(recording.lines) if own else _with_factors(recording)
         memory = _Memory(lines, recording, own)
         self.numbers: list[Step] = []
         self.fixed: list[Step] = []  # views of buffers, made once

@@ -255,7 +255,11 @@ class _Recorder:
 
 
 def record(
-    call: Callable[[], dict[str, Tensor]], numbers: Mapping[str, Tensor], others: Mapping[str, Tensor]
+    call: Callable[[], dict[str, Tensor]],
+    numbers: Mapping[str, Tensor],
+    others: Mapping[str, Tensor],
+    *,
+    with_sums: bool = True,
 ) -> tuple[dict[str, Tensor], Recording | None]:
     """Call a function of tensors and write down what it does.
 
@@ -263,6 +267,7 @@ def record(
         call: Of no arguments, with the inputs in it; returns new values by name.
         numbers: Its inputs that are numbers, 0-d float64 on the host.
         others: Its other inputs. A new value has the name of the one that it replaces.
+        with_sums: Whether sums with what makes their second term are one operation, which rounds less often.
 
     Returns:
         What the function returned, and the recording, or None where repeating it would not be the same.
@@ -276,10 +281,12 @@ def record(
         outputs = {name: recorder.find(x) for name, x in found.items()}
     except _CannotRepeat:
         return found, None
-    return found, _simplified(recorder, (*numbers, *others), outputs)
+    return found, _simplified(recorder, (*numbers, *others), outputs, with_sums)
 
 
-def _simplified(recorder: _Recorder, inputs: tuple[str, ...], outputs: Mapping[str, int]) -> Recording:
+def _simplified(
+    recorder: _Recorder, inputs: tuple[str, ...], outputs: Mapping[str, int], with_sums: bool
+) -> Recording:
     """The same without what is done twice or for nothing, and with sums of products as one operation."""
     same: dict[int, int] = {}  # places whose value another place has
     seen: dict[Any, tuple[int, ...]] = {}
@@ -299,7 +306,7 @@ def _simplified(recorder: _Recorder, inputs: tuple[str, ...], outputs: Mapping[s
     outputs = {name: same.get(at, at) for name, at in outputs.items()}
     answers = tuple(dict.fromkeys((same.get(at, at), answer) for at, answer in recorder.answers))
     roots = {*outputs.values(), *(at for at, _ in answers)}
-    lines = _used(_sums_of_products(lines, recorder.forms, roots), roots)
+    lines = _used(_sums_of_products(lines, recorder.forms, roots) if with_sums else lines, roots)
     forms, strides = tuple(recorder.forms), tuple(recorder.strides)
     return Recording(tuple(lines), inputs, forms, strides, frozenset(recorder.numbers), answers, outputs)
 
