@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.step_inputs import TensorUpdate
 
-__all__ = ["MOST_ELEMENTS", "Stack", "key_of", "recording_of", "step_batched"]
+__all__ = ["MOST_ELEMENTS", "TensorStack", "key_of", "recording_of", "step_batched"]
 
 MOST_ELEMENTS = 2**24  # of weights updated together; more fill a GPU by themselves, and their copies would take memory
 MOST_ANSWERS = 4  # recordings of one form that are kept; a text that asks for the value of t itself has one a step
@@ -93,7 +93,7 @@ def _bounded(stacks: Iterable[list[TensorUpdate]]) -> Iterator[list[list[TensorU
 
 
 @dataclass(eq=False)
-class Stack:
+class TensorStack:
     """Tensors of one shape, settings and count.
 
     Attributes:
@@ -113,12 +113,12 @@ class Stack:
     is_stack: bool = True
 
     @staticmethod
-    def of(tasks: Sequence[TensorUpdate]) -> Stack:
+    def of(tasks: Sequence[TensorUpdate]) -> TensorStack:
         """Without its inputs."""
         first = tasks[0]
         s = first.settings
         numbers = [first.count + 1.0, s.lr, s.decay, float(s.scaled), float(first.param.numel())]
-        return Stack(tasks, template(s.rule, first.param), {}, numbers, {})
+        return TensorStack(tasks, template(s.rule, first.param), {}, numbers, {})
 
     @functools.cached_property
     def entries(self) -> dict[str, torch.Size]:
@@ -151,9 +151,9 @@ class Stack:
 
 def _step_stacks(stacks: Sequence[Sequence[TensorUpdate]]) -> None:
     """Update stacks of one device and precision."""
-    held = [Stack.of(tasks) for tasks in stacks]
+    held = [TensorStack.of(tasks) for tasks in stacks]
     _gather(held)
-    known: list[tuple[Stack, Recording]] = []
+    known: list[tuple[TensorStack, Recording]] = []
     keys: dict[int, Hashable] = {}
     for stack in held:
         found = _repeated(stack, keys)
@@ -176,7 +176,7 @@ def _stacked(tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> li
     return [x.view(shape) for x, shape in zip(flat.split(sizes), shapes, strict=True)]
 
 
-def _gather(stacks: Sequence[Stack]) -> None:
+def _gather(stacks: Sequence[TensorStack]) -> None:
     """Copy weights, gradients and state."""
     tasks = [task for stack in stacks for task in stack.tasks]
     shapes = [(len(stack.tasks), *stack.tasks[0].param.shape) for stack in stacks]
@@ -194,7 +194,7 @@ def _gather(stacks: Sequence[Stack]) -> None:
     names = dict.fromkeys(chain.from_iterable(stack.entries for stack in stacks))
     for name in names:
         those = [stack for stack in stacks if name in stack.entries]
-        alike: dict[torch.dtype, list[Stack]] = {}
+        alike: dict[torch.dtype, list[TensorStack]] = {}
         for stack in those:
             alike.setdefault(stack.tasks[0].entry[name].dtype, []).append(stack)
         for some in alike.values():
@@ -204,7 +204,7 @@ def _gather(stacks: Sequence[Stack]) -> None:
                 stack.inputs[f"s.{name}"] = x
 
 
-def _scatter(stacks: Sequence[Stack]) -> None:
+def _scatter(stacks: Sequence[TensorStack]) -> None:
     """Copy the new weights and state to where they belong."""
     places: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for stack in stacks:
@@ -259,7 +259,7 @@ def key_of(settings: GroupSettings) -> _Key | None:
     return _keys.setdefault(key, key)
 
 
-def _repeated(stack: Stack, keys: dict[int, Hashable]) -> Recording | None:
+def _repeated(stack: TensorStack, keys: dict[int, Hashable]) -> Recording | None:
     """The recording that holds for a stack, or None where the text itself has updated it."""
     settings = stack.tasks[0].settings
     if id(settings) not in keys:
@@ -274,7 +274,7 @@ def _repeated(stack: Stack, keys: dict[int, Hashable]) -> Recording | None:
 
 
 def recording_of(
-    stack: Stack, common: Hashable, inputs: Callable[[], dict[str, Tensor]]
+    stack: TensorStack, common: Hashable, inputs: Callable[[], dict[str, Tensor]]
 ) -> tuple[dict[str, Tensor], Recording | None]:
     """The recording that holds for a stack, or None and the new values where its text cannot be recorded.
 
@@ -304,7 +304,7 @@ def recording_of(
     return {}, made
 
 
-def _repeat(stacks: Sequence[Stack], recordings: tuple[Recording, ...]) -> None:
+def _repeat(stacks: Sequence[TensorStack], recordings: tuple[Recording, ...]) -> None:
     """Update stacks by their recordings."""
     found = lockstep(recordings)([stack.numbers for stack in stacks], [stack.inputs for stack in stacks])
     for stack, new in zip(stacks, found, strict=True):

@@ -83,7 +83,11 @@ def _with_factors(recording: Recording) -> list[RecordedCall]:
         if made is None or made.function is not _ATEN.mul.Tensor or len(made.refs) != 2:
             return None
         for k, y in (made.args, made.args[::-1]):
-            if k.at in recording.numbers and y.at not in recording.numbers and recording.forms[y.at] == recording.forms[x.at]:
+            if (
+                k.at in recording.numbers
+                and y.at not in recording.numbers
+                and recording.forms[y.at] == recording.forms[x.at]
+            ):
                 return k, y
         return None
 
@@ -285,13 +289,13 @@ class Buffered:
         copies = line.function is _ATEN._to_copy.default and [key for key, _ in line.kwargs] == ["dtype"]
         function = _INTO.get(line.function)
         first = line.args and isinstance(line.args[0], Ref)  # a number of Python may stand for a tensor in ATen alone
-        if not line.single or not first or not (copies or function) or not memory.place(i, line):
+        if not (line.single and first and (copies or function) and memory.place(i, line)):
             self.steps.append(_calling(line, FASTER.get(line.function, line.function) if first else line.function))
             return
         where = memory.instead.get(at, at)
         if torch.Tag.pointwise in line.function.tags:
             line = self._in_order(line, memory)
-        if copies:
+        if function is None:
             self.steps.append(_copying(line.refs[0], where))
         else:
             self.steps.append(_writing(line, function, where))
@@ -447,7 +451,7 @@ class Bound:
     """Buffers of a recording.
 
     Attributes:
-        inputs: Where the inputs are to be written, by name; none where they are the weights and state themselves.
+        inputs: Memory that the inputs go to, by name; none where they are the weights and state themselves.
     """
 
     def __init__(self, held: Buffered, memory: Tensor) -> None:

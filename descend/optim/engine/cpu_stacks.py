@@ -8,12 +8,13 @@ many as stay in the cache. What is computed is what `plain` does, up to the roun
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from descend.optim.engine.batched import Stack, key_of, recording_of
+from descend.optim.engine.batched import TensorStack, key_of, recording_of
 from descend.optim.engine.buffered import LARGE_PRODUCT, Bound, Buffered, products
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
 from descend.optim.engine.plain import as_written
@@ -82,7 +83,7 @@ class _Step:
         most = 1 if _is_large(single, sizes) else max(1, STACK_ELEMENTS // tasks[0].param.numel())
         count = -(-len(tasks) // most)
         ends = [i * len(tasks) // count for i in range(count + 1)]
-        for start, end in zip(ends, ends[1:], strict=False):
+        for start, end in itertools.pairwise(ends):
             some = tasks[start:end]
             recording = self._recording(some, is_stack=True) if len(some) >= FEWEST else None
             if recording is not None:
@@ -93,7 +94,7 @@ class _Step:
         return []
 
     def _recording(self, tasks: Sequence[TensorUpdate], *, is_stack: bool) -> Recording | None:
-        stack = Stack.of(tasks)
+        stack = TensorStack.of(tasks)
         stack.is_stack = is_stack
 
         def inputs() -> dict[str, Tensor]:
@@ -114,7 +115,7 @@ class _Step:
 
     def _alone(self, task: TensorUpdate, recording: Recording) -> None:
         """Update a tensor where it is."""
-        new = self._bind(recording, own=True).run(Stack.of([task]).numbers, _inputs(task))
+        new = self._bind(recording, own=True).run(TensorStack.of([task]).numbers, _inputs(task))
         weights = new.pop("p", None)
         for name, x in new.items():
             _put(task.entry[name[2:]], x)
@@ -130,7 +131,7 @@ class _Step:
         held = [_inputs(task) for task in tasks]
         for name, to in bound.inputs.items():
             foreach_copy(to.unbind(0), [one[name] for one in held])
-        new = bound.run(Stack.of(tasks).numbers, {})
+        new = bound.run(TensorStack.of(tasks).numbers, {})
         weights = new.pop("p", None)
         for name, x in new.items():
             foreach_copy([task.entry[name[2:]] for task in tasks], x.unbind(0))
@@ -163,6 +164,6 @@ def _inputs(task: TensorUpdate) -> dict[str, Tensor]:
     p: Any = task.weights()
     g = task.gradient.detach().resolve_neg().to(p.dtype).contiguous()
     held = {"g": g, "p": p.contiguous()}
-    for name, x in Stack.of([task]).entries.items():
+    for name in TensorStack.of([task]).entries:
         held[f"s.{name}"] = task.entry[name].contiguous()
     return held

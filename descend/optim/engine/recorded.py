@@ -284,9 +284,7 @@ def record(
     return found, _simplified(recorder, (*numbers, *others), outputs, with_sums)
 
 
-def _simplified(
-    recorder: _Recorder, inputs: tuple[str, ...], outputs: Mapping[str, int], with_sums: bool
-) -> Recording:
+def _simplified(recorder: _Recorder, inputs: tuple[str, ...], outputs: Mapping[str, int], with_sums: bool) -> Recording:
     """The same without what is done twice or for nothing, and with sums of products as one operation."""
     same: dict[int, int] = {}  # places whose value another place has
     seen: dict[Any, tuple[int, ...]] = {}
