@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from descend.optim.engine import buffered, cpu_stacks
 from descend.optim.optimizer import Optimizer
 from descend.optim.rules import SOAP, Muon, Rule
-from descend.torch_private import float32_product
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,15 +132,3 @@ def test_results_are_written_into_memory_that_is_used_again() -> None:
         Optimizer([p], rule, lr=1e-2, runner="blocks").step()
     cpu_stacks._buffered.cache_clear()
     assert 0 < made[0].bytes <= 5 * p.numel() * 4
-
-
-@pytest.mark.skipif(float32_product() is None, reason="torch's own products in float32 are as fast here")
-@pytest.mark.parametrize("gaps", [False, True])
-def test_products_take_matrices_of_any_layout(gaps: bool) -> None:
-    product = float32_product()
-    assert product is not None
-    draw = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(300, 300, generator=draw)[: 250 if gaps else 300, : 250 if gaps else 300] for _ in range(2))
-    for x in (a, a.mT):
-        for y in (b, b.mT):
-            torch.testing.assert_close(product(x, y), x @ y, rtol=1e-4, atol=1e-4)
