@@ -202,8 +202,8 @@ def contenders(
 ) -> Iterator[tuple[str, Step]]:
     """Each way to take one step of a rule, ready to be called; with `fast` without those that are slow by design."""
     make = getattr(descend.optim, rule.ours)
-    fastest = "plain" if rule.whole else "blocks" if obstacle(device) else "compiled"
-    for runner in [fastest] if rule.whole or fast else dict.fromkeys((fastest, "blocks", "plain")):
+    fastest = "blocks" if obstacle(device) else "compiled"
+    for runner in [fastest] if fast else dict.fromkeys((fastest, "blocks", "plain")):
         yield (
             f"descend {runner}",
             make(weights(shapes, device), runner=runner, on_nonfinite="allow", **rule.options).step,

@@ -456,3 +456,15 @@ def test_no_other_file_reaches_into_torch():
 def test_importing_it_imports_no_torch():
     code = "import sys, descend.torch_private; raise SystemExit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.skipif(torch_private.float32_product() is None, reason="torch's own products in float32 are as fast here")
+@pytest.mark.parametrize("gaps", [False, True])
+def test_products_in_float32_take_matrices_of_any_layout(gaps: bool) -> None:
+    product = torch_private.float32_product()
+    assert product is not None
+    draw = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(300, 300, generator=draw)[: 250 if gaps else 300, : 250 if gaps else 300] for _ in range(2))
+    for x in (a, a.mT):
+        for y in (b, b.mT):
+            torch.testing.assert_close(product(x, y), x @ y, rtol=1e-4, atol=1e-4)

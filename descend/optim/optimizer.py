@@ -26,6 +26,7 @@ from descend.optim.engine import finite, parameter_checks, step_inputs
 from descend.optim.engine import state_dict as saved
 from descend.optim.engine.arena_manager import RUNNERS, ArenaManager
 from descend.optim.engine.batched import step_batched
+from descend.optim.engine.cpu_stacks import step_on_cpu
 from descend.optim.engine.evaluation import EvaluationMode, averages, averaging_updates
 from descend.optim.engine.group_tracker import GroupTracker
 from descend.optim.engine.late_check import update_on_device
@@ -312,7 +313,7 @@ class Optimizer(torch.optim.Optimizer):
                 plain, new = arenas.add(outside, settings, self._groups.lists)
                 step_inputs.open_states(plain)
                 if arenas.runner != "plain":
-                    plain = step_batched(plain)
+                    plain = step_on_cpu(step_batched(plain))
                 step_plain(plain, self.seed)
                 active += new
             arenas.step(active, settings, self.seed)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.step_inputs import TensorUpdate
 
-__all__ = ["MOST_ELEMENTS", "step_batched"]
+__all__ = ["MOST_ELEMENTS", "TensorStack", "key_of", "recording_of", "step_batched"]
 
 MOST_ELEMENTS = 2**24  # of weights updated together; more fill a GPU by themselves, and their copies would take memory
 MOST_ANSWERS = 4  # recordings of one form that are kept; a text that asks for the value of t itself has one a step
@@ -93,7 +93,7 @@ def _bounded(stacks: Iterable[list[TensorUpdate]]) -> Iterator[list[list[TensorU
 
 
 @dataclass(eq=False)
-class _Stack:
+class TensorStack:
     """Tensors of one shape, settings and count.
 
     Attributes:
@@ -102,6 +102,7 @@ class _Stack:
         inputs: Gradients "g", weights "p" and entries of the state "s.NAME", each (tensors, ...).
         numbers: Value of each of `NUMBERS`.
         new: New weights and entries, of those that change.
+        is_stack: Whether inputs and new values have a first dimension for the tensors, or are of a single one.
     """
 
     tasks: Sequence[TensorUpdate]
@@ -109,14 +110,15 @@ class _Stack:
     inputs: dict[str, Tensor]
     numbers: list[float]
     new: dict[str, Tensor]
+    is_stack: bool = True
 
     @staticmethod
-    def of(tasks: Sequence[TensorUpdate]) -> _Stack:
+    def of(tasks: Sequence[TensorUpdate]) -> TensorStack:
         """Without its inputs."""
         first = tasks[0]
         s = first.settings
         numbers = [first.count + 1.0, s.lr, s.decay, float(s.scaled), float(first.param.numel())]
-        return _Stack(tasks, template(s.rule, first.param), {}, numbers, {})
+        return TensorStack(tasks, template(s.rule, first.param), {}, numbers, {})
 
     @functools.cached_property
     def entries(self) -> dict[str, torch.Size]:
@@ -143,15 +145,15 @@ class _Stack:
             new, after = update(g, p, s, first.settings, dict(scalars), provided)
             return {"p": new, **{f"s.{name}": x for name, x in named_entries(after).items()}}
 
-        mapped: Any = torch.vmap(one)
+        mapped: Any = torch.vmap(one) if self.is_stack else one
         return mapped(self.inputs["g"], self.inputs["p"], {name: self.inputs[f"s.{name}"] for name in self.entries})
 
 
 def _step_stacks(stacks: Sequence[Sequence[TensorUpdate]]) -> None:
     """Update stacks of one device and precision."""
-    held = [_Stack.of(tasks) for tasks in stacks]
+    held = [TensorStack.of(tasks) for tasks in stacks]
     _gather(held)
-    known: list[tuple[_Stack, Recording]] = []
+    known: list[tuple[TensorStack, Recording]] = []
     keys: dict[int, Hashable] = {}
     for stack in held:
         found = _repeated(stack, keys)
@@ -174,7 +176,7 @@ def _stacked(tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> li
     return [x.view(shape) for x, shape in zip(flat.split(sizes), shapes, strict=True)]
 
 
-def _gather(stacks: Sequence[_Stack]) -> None:
+def _gather(stacks: Sequence[TensorStack]) -> None:
     """Copy weights, gradients and state."""
     tasks = [task for stack in stacks for task in stack.tasks]
     shapes = [(len(stack.tasks), *stack.tasks[0].param.shape) for stack in stacks]
@@ -192,7 +194,7 @@ def _gather(stacks: Sequence[_Stack]) -> None:
     names = dict.fromkeys(chain.from_iterable(stack.entries for stack in stacks))
     for name in names:
         those = [stack for stack in stacks if name in stack.entries]
-        alike: dict[torch.dtype, list[_Stack]] = {}
+        alike: dict[torch.dtype, list[TensorStack]] = {}
         for stack in those:
             alike.setdefault(stack.tasks[0].entry[name].dtype, []).append(stack)
         for some in alike.values():
@@ -202,7 +204,7 @@ def _gather(stacks: Sequence[_Stack]) -> None:
                 stack.inputs[f"s.{name}"] = x
 
 
-def _scatter(stacks: Sequence[_Stack]) -> None:
+def _scatter(stacks: Sequence[TensorStack]) -> None:
     """Copy the new weights and state to where they belong."""
     places: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for stack in stacks:
@@ -246,7 +248,8 @@ class _Key:
 _keys: dict[_Key, _Key] = {}
 
 
-def _key_of(settings: GroupSettings) -> _Key | None:
+def key_of(settings: GroupSettings) -> _Key | None:
+    """What recordings of these settings are kept under, or None where they cannot be."""
     try:
         key = _Key(settings)
     except TypeError:
@@ -256,36 +259,52 @@ def _key_of(settings: GroupSettings) -> _Key | None:
     return _keys.setdefault(key, key)
 
 
-def _repeated(stack: _Stack, keys: dict[int, Hashable]) -> Recording | None:
+def _repeated(stack: TensorStack, keys: dict[int, Hashable]) -> Recording | None:
     """The recording that holds for a stack, or None where the text itself has updated it."""
-    first = stack.tasks[0]
-    if id(first.settings) not in keys:
-        keys[id(first.settings)] = _key_of(first.settings)
-    common = keys[id(first.settings)]
-    p = stack.inputs["p"]
+    settings = stack.tasks[0].settings
+    if id(settings) not in keys:
+        keys[id(settings)] = key_of(settings)
+    common = keys[id(settings)]
     if common is None:
         stack.new = stack.call(stack.scalars())
         return None
-    key = (common, p.shape, p.dtype, p.device)
+    found, made = recording_of(stack, common, lambda: stack.inputs)
+    stack.new = found
+    return made
+
+
+def recording_of(
+    stack: TensorStack, common: Hashable, inputs: Callable[[], dict[str, Tensor]]
+) -> tuple[dict[str, Tensor], Recording | None]:
+    """The recording that holds for a stack, or None and the new values where its text cannot be recorded.
+
+    Args:
+        stack: The stack.
+        common: Key of its settings.
+        inputs: Makes its inputs, where its text has to be recorded.
+    """
+    p = stack.tasks[0].param
+    wide = torch.float32 if p.dtype in LOW_PRECISION else p.dtype
+    key = (common, len(stack.tasks) if stack.is_stack else 0, p.shape, wide, p.device)
     known = _recordings.get(key, [])
     scalars = stack.scalars() if not known or any(one.answers for one in known) else {}
     for one in known:
         if one.answers_are(list(scalars.values())):
-            return one
-    found, made = record(lambda: stack.call(scalars), scalars, stack.inputs)
+            return {}, one
+    stack.inputs = inputs()
+    found, made = record(lambda: stack.call(scalars), scalars, stack.inputs, with_sums=stack.is_stack)
     if made is None:
-        stack.new = found
-        return None
+        return found, None
     if len(known) < MOST_ANSWERS:
         if len(_recordings) >= MOST_FORMS:
             _recordings.clear()
         _recordings[key] = [*known, made]
     # What the text gave is dropped: a run that goes on from a checkpoint records at another step than the one that
     # never stopped, and both are to get the same bits.
-    return made
+    return {}, made
 
 
-def _repeat(stacks: Sequence[_Stack], recordings: tuple[Recording, ...]) -> None:
+def _repeat(stacks: Sequence[TensorStack], recordings: tuple[Recording, ...]) -> None:
     """Update stacks by their recordings."""
     found = lockstep(recordings)([stack.numbers for stack in stacks], [stack.inputs for stack in stacks])
     for stack, new in zip(stacks, found, strict=True):

@@ -26,11 +26,25 @@ from descend.torch_private import dispatch_mode, operator_schema, storage_identi
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["RecordedCall", "Recording", "record"]
+__all__ = ["FASTER", "RecordedCall", "Recording", "record"]
 
 _ATEN = torch.ops.aten
 # Of one tensor, which they leave as it is where its shape stays.
 _RESHAPES = frozenset({_ATEN.view.default, _ATEN.expand.default, _ATEN._unsafe_view.default, _ATEN.alias.default})
+# Functions of Python that call these overloads with the same arguments, in half the time of a call through torch.ops.
+FASTER: Mapping[Any, Callable[..., Any]] = {
+    _ATEN.add.Tensor: torch.add,
+    _ATEN.baddbmm.default: torch.baddbmm,
+    _ATEN.bmm.default: torch.bmm,
+    _ATEN.div.Tensor: torch.div,
+    _ATEN.linalg_vector_norm.default: torch.linalg.vector_norm,
+    _ATEN.mean.dim: torch.mean,
+    _ATEN.mul.Tensor: torch.mul,
+    _ATEN.sqrt.default: torch.sqrt,
+    _ATEN.sub.Tensor: torch.sub,
+    _ATEN.transpose.int: torch.transpose,
+    _ATEN.view.default: torch.Tensor.view,
+}
 # What shows values to Python behind the operations.
 _UNSEEN = frozenset({"numpy", "tolist", "__array__", "__dlpack__"})
 
@@ -70,6 +84,7 @@ class Recording:
         lines: In order.
         inputs: Names of the first values.
         forms: Shape and precision of each value, by its place; the first are the inputs.
+        strides: Of each value, by its place, as the text made it.
         numbers: Places of values that are numbers on the host, computed from such by pointwise operations.
         answers: Places of the numbers whose value the text asked for, each with that value.
         outputs: Place of each new value, by name.
@@ -78,6 +93,7 @@ class Recording:
     lines: tuple[RecordedCall, ...]
     inputs: tuple[str, ...]
     forms: tuple[tuple[tuple[int, ...], torch.dtype], ...]
+    strides: tuple[tuple[int, ...], ...]
     numbers: frozenset[int]
     answers: tuple[tuple[int, Any], ...]
     outputs: Mapping[str, int]
@@ -164,6 +180,7 @@ class _Recorder:
         self.known: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self.constants: list[tuple[Tensor, int]] = []  # made of no tensors
         self.forms: list[tuple[tuple[int, ...], torch.dtype]] = []
+        self.strides: list[tuple[int, ...]] = []
         self.lines: list[RecordedCall] = []
         self.answers: list[tuple[int, Any]] = []
         self.broken = False
@@ -175,6 +192,7 @@ class _Recorder:
         at = len(self.forms)
         self.known[id(x)] = weakref.ref(x), at
         self.forms.append((tuple(x.shape), x.dtype))
+        self.strides.append(x.stride())
         return at
 
     def find(self, x: Tensor) -> int:
@@ -237,7 +255,11 @@ class _Recorder:
 
 
 def record(
-    call: Callable[[], dict[str, Tensor]], numbers: Mapping[str, Tensor], others: Mapping[str, Tensor]
+    call: Callable[[], dict[str, Tensor]],
+    numbers: Mapping[str, Tensor],
+    others: Mapping[str, Tensor],
+    *,
+    with_sums: bool = True,
 ) -> tuple[dict[str, Tensor], Recording | None]:
     """Call a function of tensors and write down what it does.
 
@@ -245,6 +267,7 @@ def record(
         call: Of no arguments, with the inputs in it; returns new values by name.
         numbers: Its inputs that are numbers, 0-d float64 on the host.
         others: Its other inputs. A new value has the name of the one that it replaces.
+        with_sums: Whether sums with what makes their second term are one operation, which rounds less often.
 
     Returns:
         What the function returned, and the recording, or None where repeating it would not be the same.
@@ -258,10 +281,10 @@ def record(
         outputs = {name: recorder.find(x) for name, x in found.items()}
     except _CannotRepeat:
         return found, None
-    return found, _simplified(recorder, (*numbers, *others), outputs)
+    return found, _simplified(recorder, (*numbers, *others), outputs, with_sums)
 
 
-def _simplified(recorder: _Recorder, inputs: tuple[str, ...], outputs: Mapping[str, int]) -> Recording:
+def _simplified(recorder: _Recorder, inputs: tuple[str, ...], outputs: Mapping[str, int], with_sums: bool) -> Recording:
     """The same without what is done twice or for nothing, and with sums of products as one operation."""
     same: dict[int, int] = {}  # places whose value another place has
     seen: dict[Any, tuple[int, ...]] = {}
@@ -281,8 +304,9 @@ def _simplified(recorder: _Recorder, inputs: tuple[str, ...], outputs: Mapping[s
     outputs = {name: same.get(at, at) for name, at in outputs.items()}
     answers = tuple(dict.fromkeys((same.get(at, at), answer) for at, answer in recorder.answers))
     roots = {*outputs.values(), *(at for at, _ in answers)}
-    lines = _used(_sums_of_products(lines, recorder.forms, roots), roots)
-    return Recording(tuple(lines), inputs, tuple(recorder.forms), frozenset(recorder.numbers), answers, outputs)
+    lines = _used(_sums_of_products(lines, recorder.forms, roots) if with_sums else lines, roots)
+    forms, strides = tuple(recorder.forms), tuple(recorder.strides)
+    return Recording(tuple(lines), inputs, forms, strides, frozenset(recorder.numbers), answers, outputs)
 
 
 def _renamed(line: RecordedCall, same: Mapping[int, int]) -> RecordedCall:

@@ -33,7 +33,8 @@ totals, and each entry of its state is shaped like p or like a mean of it, kerne
 rules. Of p with fewer than two dimensions there are no such means.
 
 On a GPU the text of a rule of whole tensors is mapped over stacks of them, and what it did is repeated at later steps
-(engine/recorded.py). So a text is a function of what it asks for, and changes nothing else.
+(engine/recorded.py); on a CPU too, where it multiplies matrices. So a text is a function of what it asks for, and
+changes nothing else.
 
 A rule of elements alone may say `rowwise = True`: of a sparse gradient it then updates the rows that the gradient has,
 with their state, and the other rows stay as they are, moments and decay included.

@@ -1,0 +1,134 @@
+"""Recorded updates in memory that is used again, beside the texts themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from descend.optim.engine import buffered, cpu_stacks
+from descend.optim.optimizer import Optimizer
+from descend.optim.rules import SOAP, Muon, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SHAPES = [(9, 9), (7, 12), (12, 7), (5, 3, 2, 2), (6,), (40, 40)]
+
+
+class TwoState(NamedTuple):
+    """Two matrices that change places at each step."""
+
+    a: Tensor
+    b: Tensor
+
+
+@dataclass(frozen=True)
+class Exchanging(Rule):
+    """A rule whose text would be wrong if a new entry were written over one that is still read."""
+
+    whole_tensor = True
+
+    def init(self, p: Tensor) -> TwoState:
+        return TwoState(torch.zeros_like(p), torch.ones_like(p))
+
+    def update(self, g: Tensor, p: Tensor, s: TwoState) -> tuple[Tensor, TwoState]:
+        x = g.reshape(g.shape[0], -1)
+        y = (x @ x.mT @ x).reshape(g.shape)
+        return p - 0.01 * (y + s.a * p), TwoState(s.b + y, s.a * 0.5)
+
+
+def trained(
+    rule: Rule,
+    runner: str,
+    shapes: list[tuple[int, ...]],
+    dtype: torch.dtype,
+    steps: int = 6,
+    *,
+    transposed: bool = False,
+) -> list[Tensor]:
+    """Weights and state after some steps; `transposed` gradients have their dimensions in the opposite order."""
+    draw = torch.Generator().manual_seed(0)
+    params = [nn.Parameter(torch.randn(shape, generator=draw).to(dtype)) for shape in shapes]
+    ours = Optimizer(params, rule, lr=1e-2, runner=runner, weight_decay=0.1, decay="decoupled")
+    for _ in range(steps):
+        for p in params:
+            g = torch.randn(p.shape[::-1] if transposed else p.shape, generator=draw).to(dtype)
+            p.grad = g.permute(*range(p.ndim)[::-1]) if transposed else g
+        ours.step()
+    return [x.detach() for p in params for x in (p, *ours.state[p].values())]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "rule", [Muon(), Muon(nesterov=False, bfloat16=True), SOAP(frequency=2), Exchanging()], ids=str
+)
+def test_single_tensors_get_the_bits_of_the_text(rule: Rule, dtype: torch.dtype) -> None:
+    expected = trained(rule, "plain", SHAPES, dtype)
+    assert all(map(torch.equal, trained(rule, "blocks", SHAPES, dtype), expected))
+
+
+@pytest.mark.parametrize("rule", [Muon(), Muon(nesterov=False), Exchanging()], ids=str)
+def test_stacks_get_what_single_tensors_get(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    heights: list[int] = []
+    together = cpu_stacks._Step._together
+
+    def seen(self: cpu_stacks._Step, tasks: list[cpu_stacks.TensorUpdate], recording: object) -> None:
+        heights.append(len(tasks))
+        together(self, tasks, recording)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(cpu_stacks._Step, "_together", seen)
+    monkeypatch.setattr(cpu_stacks, "STACK_ELEMENTS", 6 * 84)
+    shapes = [(7, 12)] * 9 + [(12, 7)] * 4
+    found = trained(rule, "blocks", shapes, torch.float64, transposed=True)
+    assert heights == [4, 5, 4] * 6
+    for one, other in zip(found, trained(rule, "plain", shapes, torch.float64, transposed=True), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_half_of_a_large_symmetric_product_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    halves: list[int] = []
+    halved = buffered._halved
+
+    def seen(line: object, product: object, at: int) -> Callable[[list[object]], None]:
+        halves.append(at)
+        return halved(line, product, at)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(buffered, "_halved", seen)
+    shapes = [(520, 30), (530, 540)]
+    found = trained(Muon(), "blocks", shapes, torch.float64, 2)
+    assert len(halves) == 10  # A and b A + c A² of each iteration, of the second matrix
+    for one, other in zip(found, trained(Muon(), "plain", shapes, torch.float64, 2), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_large_float32_products_round_as_others_do() -> None:
+    """Against float64, where oneDNN multiplies and where torch does."""
+    exact, *found = (
+        trained(Muon(), runner, [(200, 300), (520, 560)], dtype, 1)
+        for runner, dtype in (("plain", torch.float64), ("plain", torch.float32), ("blocks", torch.float32))
+    )
+    errors = [max(float((x - y).abs().max()) for x, y in zip(one, exact, strict=True)) for one in found]
+    assert errors[1] <= 4 * errors[0]
+
+
+def test_results_are_written_into_memory_that_is_used_again() -> None:
+    """Of the values of ten products and what surrounds them, a few are held at a time."""
+    rule, p = Muon(ns_steps=20), nn.Parameter(torch.ones(64, 64))
+    p.grad = torch.ones(64, 64)
+    cpu_stacks._buffered.cache_clear()
+    made: list[buffered.Buffered] = []
+
+    class Seen(buffered.Buffered):
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args)  # pyright: ignore[reportArgumentType]
+            made.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_stacks, "Buffered", Seen)
+        Optimizer([p], rule, lr=1e-2, runner="blocks").step()
+    cpu_stacks._buffered.cache_clear()
+    assert 0 < made[0].bytes <= 5 * p.numel() * 4
