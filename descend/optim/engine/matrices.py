@@ -27,6 +27,7 @@ from descend.optim.compiler.trace import STATE, Ref, Trace, Untraceable, trace_m
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
 from descend.optim.engine.step_inputs import LOW_PRECISION, is_sparse
 from descend.optim.rules.base import MEANS
+from descend.torch_private import foreach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TILE", "MatrixBatch", "MatrixUpdates", "step_matrices"]
 
+_ONE = torch.ones((), dtype=torch.float64, device="cpu")
 TILE = 64  # rows whose values are summed before tiles are, as in compiler/matrix.h
 SMALL, SEVERAL = 64, 16  # most elements of matrices, and fewest matrices, that are updated together, see packs.h
 
@@ -167,18 +169,17 @@ class MatrixUpdates:
 def step_matrices(batch: MatrixBatch, library: ctypes.CDLL | None) -> None:
     """Update the tensors of a batch, by a kernel or by NumPy."""
     made, known = plan(batch.trace), batch.numbers()
-    held = [_Held.of(task, made.buffers) for task in batch.tasks]
     if library is not None:
-        _call(library, made, held, known)
+        _call(library, made, batch.tasks, known)
     else:
-        for i, one in enumerate(held):
+        for i, task in enumerate(batch.tasks):
             mine = {at: float(x[i]) if isinstance(x, Tensor) and x.ndim else x for at, x in known.items()}
-            _Evaluation(made, one, mine).run()
-    for one in held:
-        one.put_back()
+            held = _Held.of(task, made.buffers)
+            _Evaluation(made, held, mine).run()
+            held.put_back()
     increment_version([task.param for task in batch.tasks])
-    for task in batch.tasks:
-        task.entry["step"] += 1
+    counts = [task.entry["step"] for task in batch.tasks]
+    foreach("add_")(counts, [_ONE] * len(counts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,17 +190,19 @@ class _Held:
         shape: Matrices, rows and columns.
         tensors: By the name of their buffer, contiguous.
         origins: Of those that are copies, what they are copies of.
+        in_place: Whether no tensor is a copy, the gradient included.
     """
 
     shape: tuple[int, int, int]
     tensors: dict[str, Tensor]
     origins: dict[str, Tensor]
+    in_place: bool
 
     @staticmethod
-    def of(task: TensorUpdate, names: Sequence[str]) -> _Held:
+    def of(task: TensorUpdate, names: tuple[str, ...]) -> _Held:
         # Asked of every tensor at every step, so a few operations of torch here are a part of a small update's time.
-        p = task.param.detach()
-        own = {name: task.entry[name.removeprefix(STATE)] for name in names if name.startswith(STATE)}
+        p, g = task.param, task.gradient
+        own = {name: task.entry[entry] for name, entry in _entries(names)}
         own["p"] = task.entry.get("master", p)
         if "w" in names:
             own["w"] = p
@@ -207,12 +210,11 @@ class _Held:
         if not all(x.is_contiguous() for x in own.values()):
             tensors = {name: x.contiguous() for name, x in own.items()}
             origins = {name: x for name, x in own.items() if x is not tensors[name]}
-        g = task.gradient.detach()
         if g.dtype is not p.dtype or g.is_neg() or not g.is_contiguous():
             g = g.resolve_neg().to(p.dtype).contiguous()
         tensors["g"] = g
         n, m = (1, p.numel()) if p.ndim < 2 else p.shape[-2:]
-        return _Held((p.numel() // (n * m), n, m), tensors, origins)
+        return _Held((p.numel() // (n * m), n, m), tensors, origins, not origins and g is task.gradient)
 
     def put_back(self) -> None:
         """Copy new values to where they belong."""
@@ -220,19 +222,32 @@ class _Held:
             origin.copy_(self.tensors[name])
 
 
-def _call(library: ctypes.CDLL, made: MatrixPlan, held: list[_Held], known: Mapping[int, Any]) -> None:
-    """Make the one call of a kernel."""
-    shapes = np.array([one.shape for one in held], dtype=np.int64).T.copy()
-    empty = torch.empty(0)
-    addresses = [[one.tensors.get(name, empty).data_ptr() for one in held] for name in made.buffers]
-    address = np.array(addresses, dtype=np.int64)
+@functools.lru_cache(maxsize=1024)
+def _entries(names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Buffers of entries of the state, each with the name of its entry."""
+    return [(name, name.removeprefix(STATE)) for name in names if name.startswith(STATE)]
+
+
+def _call(library: ctypes.CDLL, made: MatrixPlan, tasks: Sequence[TensorUpdate], known: Mapping[int, Any]) -> None:
+    """Make the one call of a kernel, and copy new values to where they belong."""
+    dimensions: list[int] = []
+    addresses: list[int] = []
+    copies: list[_Held] = []  # what is kept of thousands of tensors would set off a collection of garbage
+    for task in tasks:
+        held = _Held.of(task, made.buffers)
+        dimensions += held.shape
+        addresses += [held.tensors[name].data_ptr() for name in made.buffers]
+        if not held.in_place:
+            copies.append(held)
+    shapes = np.array(dimensions, dtype=np.int64).reshape(-1, 3).T.copy()
+    address = np.array(addresses, dtype=np.int64).reshape(len(tasks), -1).T.copy()
     given = [known[at] for at in made.given]
     each = any(isinstance(x, Tensor) and x.ndim for x in given)
-    table = np.zeros((max(1, len(given)), len(held) if each else 1))
+    table = np.zeros((max(1, len(given)), len(tasks) if each else 1))
     for row, x in zip(table, given, strict=False):
         row[:] = x
     launch = MatrixLaunch(
-        len(held),
+        len(tasks),
         torch.get_num_threads(),
         *(x.ctypes.data for x in (*shapes, address, table)),
         table.shape[1],
@@ -242,15 +257,18 @@ def _call(library: ctypes.CDLL, made: MatrixPlan, held: list[_Held], known: Mapp
     memory = torch.empty(library.size(ctypes.byref(launch)) + 64, dtype=torch.uint8)
     launch.memory = -(-memory.data_ptr() // 64) * 64
     library.call(ctypes.byref(launch))
+    for held in copies:
+        held.put_back()
 
 
 class _Evaluation:
     """One update by NumPy, operation after operation, each with the bits of the kernel."""
 
     def __init__(self, made: MatrixPlan, held: _Held, known: dict[int, Any]) -> None:
-        self.made, self.ops, self.held, self.known = made, made.text.ops, held, known
-        wide = held.tensors["p"]
-        self.casts = {"widen": wide.dtype, "narrow": held.tensors.get("w", wide).dtype}
+        self.made, self.ops, self.known = made, made.text.ops, known
+        self.tensors = {name: x.detach() for name, x in held.tensors.items()}
+        wide = self.tensors["p"]
+        self.casts = {"widen": wide.dtype, "narrow": self.tensors.get("w", wide).dtype}
         self.dtype: Any = wide.numpy().dtype
         b, n, m = held.shape
         self.shapes = {"element": (b, n, m), "row": (b, n, 1), "column": (b, 1, m), "matrix": (b, 1, 1)}
@@ -273,12 +291,12 @@ class _Evaluation:
         for name, at in {**self.made.writes, **self.made.kept}.items():
             new = self.values[at]
             new = torch.from_numpy(new) if isinstance(new, np.ndarray) else new
-            self.held.tensors[name].copy_(new.view_as(self.held.tensors[name]))
+            self.tensors[name].copy_(new.view_as(self.tensors[name]))
 
     def _value(self, at: int) -> Any:
         op = self.ops[at]
         if op.name == "input":
-            x = self.held.tensors[str(op.args[0])].view(self.shapes[op.kind])
+            x = self.tensors[str(op.args[0])].view(self.shapes[op.kind])
             return x if x.dtype in LOW_PRECISION else x.numpy()
         if op.name in MEANS:
             return self._reduced(at)
