@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.step_inputs import TensorUpdate
 
-__all__ = ["MOST_ELEMENTS", "TensorStack", "key_of", "recording_of", "step_batched"]
+__all__ = ["MOST_ELEMENTS", "MOST_FORMS", "TensorStack", "key_of", "recording_of", "step_batched"]
 
 MOST_ELEMENTS = 2**24  # of weights updated together; more fill a GPU by themselves, and their copies would take memory
 MOST_ANSWERS = 4  # recordings of one form that are kept; a text that asks for the value of t itself has one a step

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from descend.optim.engine.batched import TensorStack, key_of, recording_of
+from descend.optim.engine.batched import MOST_FORMS, TensorStack, key_of, recording_of
 from descend.optim.engine.buffered import LARGE_PRODUCT, Bound, Buffered, products
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
 from descend.optim.engine.plain import as_written
@@ -31,6 +31,8 @@ __all__ = ["STACK_ELEMENTS", "step_on_cpu"]
 
 FEWEST = 4  # tensors of a stack; of fewer the copies take most of what is saved
 STACK_ELEMENTS = 2**18  # of weights of a stack, of which a core's cache holds a few values for each
+
+_left_to_plain: set[Hashable] = set()  # settings, shapes and precisions whose text is not repeated
 
 
 @torch.no_grad()
@@ -74,11 +76,16 @@ class _Step:
         settings = tasks[0].settings
         if id(settings) not in self.keys:
             self.keys[id(settings)] = key_of(settings)
-        if self.keys[id(settings)] is None:
+        form = (self.keys[id(settings)], tasks[0].param.shape, tasks[0].param.dtype)
+        if form[0] is None or form in _left_to_plain:
             return tasks
         single = self._recording(tasks[:1], is_stack=False)
         sizes = products(single) if single is not None else []
-        if single is None or not sizes:
+        # A text that asks for the value of a number, as int(t), would be recorded anew at each step.
+        if single is None or not sizes or not all(isinstance(answer, bool) for _, answer in single.answers):
+            if len(_left_to_plain) >= MOST_FORMS:
+                _left_to_plain.clear()
+            _left_to_plain.add(form)
             return tasks
         most = 1 if _is_large(single, sizes) else max(1, STACK_ELEMENTS // tasks[0].param.numel())
         count = -(-len(tasks) // most)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from descend.optim.engine import buffered, cpu_stacks
+from descend.optim.engine import batched, buffered, cpu_stacks
 from descend.optim.optimizer import Optimizer
 from descend.optim.rules import SOAP, Muon, Rule
 
@@ -87,6 +87,31 @@ def test_stacks_get_what_single_tensors_get(rule: Rule, monkeypatch: pytest.Monk
     assert heights == [4, 5, 4] * 6
     for one, other in zip(found, trained(rule, "plain", shapes, torch.float64, transposed=True), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+@dataclass(frozen=True)
+class OfTheStep(Rule):
+    """Multiplies matrices, and takes the step or the sum of the gradient as a number of Python."""
+
+    whole_tensor = True
+    of_gradient: bool = False
+
+    def direction(self, g: Tensor, t: Tensor) -> tuple[Tensor, None]:
+        return (float(g.sum()) if self.of_gradient else 1.0 / int(t)) * (g @ g.mT @ g), None
+
+
+@pytest.mark.parametrize("of_gradient", [False, True])
+def test_a_text_that_is_another_one_at_each_step_is_recorded_once(
+    of_gradient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[object] = []
+    record = batched.record
+    monkeypatch.setattr(batched, "record", lambda *args, **named: recorded.append(args) or record(*args, **named))
+    cpu_stacks._left_to_plain.clear()
+    rule, shapes = OfTheStep(of_gradient=of_gradient), [(9, 9)] * 6
+    found = trained(rule, "blocks", shapes, torch.float32)
+    assert len(recorded) == 1
+    assert all(map(torch.equal, found, trained(rule, "plain", shapes, torch.float32)))
 
 
 def test_half_of_a_large_symmetric_product_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
