@@ -81,7 +81,7 @@ class _Step:
             return tasks
         single = self._recording(tasks[:1], is_stack=False)
         sizes = products(single) if single is not None else []
-        # A text that asks for the value of a number, as int(t), would be recorded anew at each step.
+        # A text that asks for the value of a number, as int(t), would be recorded at each step.
         if single is None or not sizes or not all(isinstance(answer, bool) for _, answer in single.answers):
             if len(_left_to_plain) >= MOST_FORMS:
                 _left_to_plain.clear()
