@@ -31,7 +31,7 @@ import tempfile
 import time
 import venv
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,7 @@ class Rule:
         buffers: Buffers of the weights' size that an update reads or writes, each counted once for each direction.
         whole: Whether it multiplies matrices, which are then the only model it is measured on; no kernel is compiled.
         variant: What sets it apart from another row of the same rule.
+        optax_options: With which optax's function is the same rule.
     """
 
     ours: str
@@ -137,6 +138,7 @@ class Rule:
     buffers: int
     whole: bool = False
     variant: str = ""
+    optax_options: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def title(self) -> str:
@@ -144,9 +146,12 @@ class Rule:
         return f"{self.ours} {self.variant}".rstrip()
 
 
+MOMENTUM: dict[str, Any] = {"momentum": 0.9}
+NESTEROV: dict[str, Any] = {**MOMENTUM, "nesterov": True}
+
 RULES = [
-    Rule("SGD", {"momentum": 0.9}, "SGD", {"momentum": 0.9}, True, None, "sgd", 5),
-    Rule("NAG", {}, "SGD", {"momentum": 0.9, "nesterov": True}, True, None, None, 5),
+    Rule("SGD", MOMENTUM, "SGD", MOMENTUM, True, None, "sgd", 5, optax_options=MOMENTUM),
+    Rule("NAG", {}, "SGD", NESTEROV, True, None, "sgd", 5, optax_options=NESTEROV),
     Rule("Adam", {}, "Adam", {}, True, None, "adam", 7),
     Rule("AdamW", {}, "AdamW", {}, True, None, "adamw", 7),
     Rule("AdaGrad", {}, "Adagrad", {}, True, None, "adagrad", 5),
@@ -222,9 +227,10 @@ def contenders(
                 how = {}
             yield f"torch {form}", peer(weights(shapes, device), lr=1e-3, **rule.torch_options, **how).step
     if environments is not None:
-        for library, name in (("pytorch_optimizer", rule.pytorch_optimizer), ("optax", rule.optax)):
+        others = (("pytorch_optimizer", rule.pytorch_optimizer, {}), ("optax", rule.optax, rule.optax_options))
+        for library, name, options in others:
             if name:
-                worker = Foreign.start(library, name, shapes, environments)
+                worker = Foreign.start(library, name, options, shapes, environments)
                 if worker is not None:
                     yield library, worker
 
@@ -236,7 +242,7 @@ class Foreign:
         self.process = process
 
     @staticmethod
-    def start(library: str, name: str, shapes: Shapes, environments: Path) -> Foreign | None:
+    def start(library: str, name: str, options: dict[str, Any], shapes: Shapes, environments: Path) -> Foreign | None:
         """Make the environment if it is not there and start the peer; None, with a message, where that fails."""
         python = environments / library / "bin" / "python"
         if not python.exists():
@@ -254,7 +260,7 @@ class Foreign:
         )
         foreign = Foreign(process)
         assert process.stdin is not None
-        process.stdin.write(json.dumps(shapes) + "\n")
+        process.stdin.write(json.dumps([shapes, options]) + "\n")
         ready = foreign.ask()
         if ready is None:
             print(f"  {library} {name} is left out: it does not start")

@@ -1,7 +1,7 @@
 """One optimizer of another library, timed on request: `python peers.py LIBRARY NAME`, in an environment that has it.
 
-Reads the shapes as one line of JSON, then answers each further line with the seconds of one more step. It imports
-nothing of descend; benchmarks/optimizer_step.py starts it.
+Reads the shapes and the optimizer's options as one line of JSON, then answers each further line with the seconds of one
+more step. It imports nothing of descend; benchmarks/optimizer_step.py starts it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import json
 import operator
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def pytorch_optimizer_step(name: str, shapes: list[list[int]]) -> Callable[[], object]:
+def pytorch_optimizer_step(name: str, shapes: list[list[int]], options: dict[str, Any]) -> Callable[[], object]:
     """A step of one of pytorch_optimizer's classes."""
     import pytorch_optimizer
     import torch
@@ -24,13 +24,13 @@ def pytorch_optimizer_step(name: str, shapes: list[list[int]]) -> Callable[[], o
     weights = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]
     for p in weights:
         p.grad = torch.randn_like(p) * 1e-3
-    optimizer = getattr(pytorch_optimizer, name)(weights, lr=1e-3)
+    optimizer = getattr(pytorch_optimizer, name)(weights, lr=1e-3, **options)
     if hasattr(optimizer, "train"):  # of the schedule-free rules, which take no step before
         optimizer.train()
     return optimizer.step
 
 
-def optax_step(name: str, shapes: list[list[int]]) -> Callable[[], object]:
+def optax_step(name: str, shapes: list[list[int]], options: dict[str, Any]) -> Callable[[], object]:
     """A jitted step of one of optax's functions, weights and state given up to it."""
     import jax
     import optax
@@ -38,7 +38,7 @@ def optax_step(name: str, shapes: list[list[int]]) -> Callable[[], object]:
     keys = jax.random.split(jax.random.PRNGKey(0), len(shapes))
     weights = [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
     gradients = [1e-3 * w for w in weights]
-    rule = operator.attrgetter(name)(optax)(1e-3)
+    rule = operator.attrgetter(name)(optax)(1e-3, **options)
 
     def update(held: tuple[object, object], given: object) -> tuple[object, object]:
         weights, state = held
@@ -62,7 +62,8 @@ STEPS = {"pytorch_optimizer": pytorch_optimizer_step, "optax": optax_step}
 def main() -> None:
     """Serve one optimizer."""
     library, name = sys.argv[1:]
-    step = STEPS[library](name, json.loads(sys.stdin.readline()))
+    shapes, options = json.loads(sys.stdin.readline())
+    step = STEPS[library](name, shapes, options)
     for _ in sys.stdin:
         began = time.perf_counter()
         step()
