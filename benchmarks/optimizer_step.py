@@ -125,7 +125,7 @@ class Rule:
         buffers: Buffers of the weights' size that an update reads or writes, each counted once for each direction.
         whole: Whether it multiplies matrices, which are then the only model it is measured on; no kernel is compiled.
         variant: What sets it apart from another row of the same rule.
-        optax_options: With which optax's function is the same rule.
+        optax_options: What optax's function takes to be the same rule.
     """
 
     ours: str

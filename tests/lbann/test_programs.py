@@ -177,8 +177,11 @@ def test_lenet_of_the_quick_start_learns(tmp_path):
     assert "model0 (instance 0) test accuracy : " in done.stdout
     assert "which is not in [101, 102]" in done.stderr  # of the expectation that only warns
     assert (tmp_path / "work" / "out.log").read_text() == done.stdout
-    again = [("descend.lbann.driver", f"--prototext={tmp_path}/work/experiment.prototext"),
-             ("descend", "run", f"{tmp_path}/work/experiment.prototext", "--run-dir", "descend_run")]  # fmt: skip
+    experiment = tmp_path / "work" / "experiment.prototext"
+    again = [
+        ("descend.lbann.driver", f"--prototext={experiment}"),
+        ("descend", "run", str(experiment), "--run-dir", "descend_run"),
+    ]
     for module, *arguments in again:
         folder = tmp_path / module
         folder.mkdir()
