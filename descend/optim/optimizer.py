@@ -301,15 +301,15 @@ class Optimizer(torch.optim.Optimizer):
                 every = functools.partial(
                     step_inputs.tasks_of, self.param_groups, settings, self._groups.names, self.state
                 )
-                bad = finite.offenders(outside, active, self._groups.meshes, every)
+                bad = finite.offenders(outside, [*active, *arenas.matrices], self._groups.meshes, every)
                 if bad and self.on_nonfinite == "raise":
                     raise finite.nonfinite_gradients(f"step {self.updates + 1} of {self.title}", bad)
                 skip = bool(bad)
             if skip:
                 self.skipped += 1
                 return
+            outside = arenas.step_matrices(outside, settings)
             if outside:
-                outside = arenas.step_matrices(outside)
                 plain, new = arenas.add(outside, settings, self._groups.lists)
                 step_inputs.open_states(plain)
                 if arenas.runner != "plain":

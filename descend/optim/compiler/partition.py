@@ -210,15 +210,16 @@ def carry_out(op: Op, values: Mapping[int, Any], casts: Mapping[str, torch.dtype
     return FUNCTIONS[op.name](*args, **named)
 
 
-def numbers(text: Trace, known: dict[int, Any], stage: int) -> None:
+def numbers(text: Trace, known: dict[int, Any], stage: int, after: str | None = None) -> None:
     """Compute all numbers of one stage into `known`, in float64.
 
     Args:
         text: Whose numbers.
         known: Values so far by place; inputs, literals, norms and totals of this stage must be in it.
         stage: Which stage.
+        after: The name of an input, for those numbers alone that depend on it.
     """
-    for at, function, left, right in _of_stage(text, stage):
+    for at, function, left, right in _of_stage(text, stage) if after is None else _after(text, stage, after):
         if function is not None:
             # In Python's floats where they mean the same, which takes a tenth of the time.
             x = known[left.at] if isinstance(left, Ref) else left
@@ -244,11 +245,47 @@ def _of_stage(text: Trace, stage: int) -> tuple[Line, ...]:
     return tuple(_line(at, op) for at, op in ops if op.name not in ("input", "literal", "norm", "total"))
 
 
+@functools.lru_cache(maxsize=256)
+def _after(text: Trace, stage: int, name: str) -> tuple[Line, ...]:
+    """Those of `_of_stage` that depend on an input."""
+    found = {at for at, given in text.given if given == name}
+    for at, op in enumerate(text.ops):
+        if op.kind == "number" and not found.isdisjoint(op.refs):
+            found.add(at)
+    return tuple(line for line in _of_stage(text, stage) if line[0] in found)
+
+
 def _line(at: int, op: Op) -> Line:
-    if op.name not in ARITHMETIC or op.kwargs:
+    name, args, named = op.name, op.args, op.kwargs
+    if name == "clamp" and len(args) == len(named) == 1:
+        name, args, named = f"clamp_{named[0][0]}", (args[0], named[0][1]), ()
+    function = ARITHMETIC.get(name, _BOUNDS.get(name))
+    if function is None or named or not all(isinstance(x, (Ref, int, float)) for x in args):
         return at, None, 0.0, 0.0
-    left, right = (x if isinstance(x, Ref) else float(x) for x in op.args)
-    return at, ARITHMETIC[op.name], left, right
+    left, right = (x if isinstance(x, Ref) else float(x) for x in args)
+    return at, function, left, right
+
+
+def _smaller(x: float, y: float) -> float | None:
+    """As torch has it, NaN where one of both is; None for two zeros, whose sign torch decides."""
+    if x == y == 0.0:
+        return None
+    return y if y < x or y != y else x
+
+
+def _larger(x: float, y: float) -> float | None:
+    """See `_smaller`."""
+    if x == y == 0.0:
+        return None
+    return y if y > x or y != y else x
+
+
+_BOUNDS: Mapping[str, Callable[[float, float], Any]] = {
+    "minimum": _smaller,
+    "clamp_max": _smaller,
+    "maximum": _larger,
+    "clamp_min": _larger,
+}
 
 
 def _number(op: Op, known: Mapping[int, Any]) -> Any:

@@ -29,7 +29,8 @@ from descend.optim.engine.arena_layout import fits_arena
 from descend.optim.engine.blocks import ArenaStep, step_arena
 from descend.optim.engine.device_kernels import DeviceKernels
 from descend.optim.engine.gradient_scan import GradientScanner, ScannerCompileJob, TensorList
-from descend.optim.engine.matrices import MatrixUpdates, step_matrices
+from descend.optim.engine.matrices import MatrixUpdates, stays, step_matrices
+from descend.optim.engine.matrix_arena import MatrixArena
 from descend.optim.engine.pinned import detach
 from descend.optim.engine.step_inputs import (
     LOW_PRECISION,
@@ -102,7 +103,8 @@ class ArenaManager:
         residents: Identities of all parameters in an arena.
         scanner: Finds gradients and checks addresses.
         report: What the last step on a GPU will have found in its gradients.
-        matrices: Of each batch of matrices of the last step, whether a compiled kernel updated it.
+        matrices: Those of tensors that are updated where they are, under rules with means over rows and columns.
+        batches: Of each batch of other such tensors at the last step, whether a compiled kernel updated it.
     """
 
     runner: str
@@ -113,12 +115,13 @@ class ArenaManager:
     residents: set[int] = field(default_factory=set[int])
     scanner: GradientScanner = field(default_factory=GradientScanner)
     report: FlagReport | None = None
-    matrices: list[bool] = field(default_factory=list[bool])
+    matrices: list[MatrixArena] = field(default_factory=list[MatrixArena])
+    batches: list[bool] = field(default_factory=list[bool])
 
     @property
     def is_compiled(self) -> bool:
         """Whether every arena has compiled kernels, and every batch of matrices; and there is one."""
-        return bool(self.arenas or self.matrices) and all(self.matrices) and not self._bare()
+        return bool(self.arenas or self.matrices or self.batches) and all(self.batches) and not self._bare()
 
     def _bare(self) -> list[int]:
         """Numbers of the arenas without compiled kernels."""
@@ -127,13 +130,14 @@ class ArenaManager:
     def clear(self) -> None:
         """Drop the arenas; parameters and state keep their memory until the next step moves them."""
         self.arenas.clear()
+        self.matrices.clear()
         self.traces.clear()
         self.residents.clear()
 
     def device_kernels(self, parameters: int) -> list[DeviceKernels]:
         """The kernels of all arenas, where they are of one GPU and update all parameters; else none."""
         held = self._on_device()
-        whole = len(held) == len(self.arenas) and len(self.residents) == parameters
+        whole = len(held) == len(self.arenas) and not self.matrices and len(self.residents) == parameters
         return held if whole and len({kernels.device for kernels in held}) == 1 else []
 
     def _on_device(self) -> list[DeviceKernels]:
@@ -158,7 +162,7 @@ class ArenaManager:
 
     def begin_step(self, settings: Sequence[GroupSettings], state: State) -> list[ActiveSlots]:
         """The parameters of each arena that this step updates; first drops arenas that were changed from outside."""
-        if self.arenas:
+        if self.arenas or self.matrices:
             self._equip()
             if not self._is_current(settings, state):
                 self.clear()
@@ -173,7 +177,7 @@ class ArenaManager:
                 return False
             if not arena.is_intact(self.scanner):
                 return False
-        return True
+        return all(arena.is_current(settings, self.scanner) for arena in self.matrices)
 
     def _traces(self, settings: Sequence[GroupSettings]) -> list[dict[int, Trace]]:
         """For each arena the trace of each group with a parameter in it."""
@@ -243,12 +247,19 @@ class ArenaManager:
             step_arena(ArenaStep(one, settings, traces, seed))
             one.arena.mark_written(self.scanner, one.absent)
 
-    def step_matrices(self, tasks: Sequence[TensorUpdate]) -> list[TensorUpdate]:
-        """Update the parameters whose rule asks for means over rows and columns, without an arena.
+    def step_matrices(self, tasks: Sequence[TensorUpdate], settings: Sequence[GroupSettings]) -> list[TensorUpdate]:
+        """Update the parameters whose rule asks for means over rows and columns.
+
+        Args:
+            tasks: Updates of parameters outside the arenas.
+            settings: Of each group.
 
         Returns:
             The updates of the others.
         """
+        for arena in self.matrices:
+            arena.update(settings, self.scanner)
+        self.batches = []
         if self.runner == "plain" or all(task.settings.rule.needs.isdisjoint(MEANS) for task in tasks):
             return list(tasks)
         found = MatrixUpdates.of(tasks)
@@ -261,7 +272,11 @@ class ArenaManager:
         for batch, kernel in zip(found.batches, kernels, strict=True):
             open_states(batch.tasks)
             step_matrices(batch, kernel)
-        self.matrices = [kernel is not None for kernel in kernels]
+            staying = [task for task in batch.tasks if stays(task, batch.buffers)] if kernel is not None else []
+            if kernel is not None and staying:
+                self.matrices.append(MatrixArena(batch.trace, staying, kernel))
+                self.residents |= {id(task.param) for task in staying}
+        self.batches = [kernel is not None for kernel in kernels]
         return found.others
 
     def end_step(self) -> None:

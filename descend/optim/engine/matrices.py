@@ -30,14 +30,27 @@ from descend.optim.rules.base import MEANS
 from descend.torch_private import foreach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.step_inputs import TensorUpdate
 
-__all__ = ["TILE", "MatrixBatch", "MatrixUpdates", "step_matrices"]
+__all__ = [
+    "TILE",
+    "MatrixBatch",
+    "MatrixCall",
+    "MatrixUpdates",
+    "Numbers",
+    "numbers_of",
+    "places_of",
+    "shape_of",
+    "stays",
+    "step_matrices",
+    "table_of",
+    "trace_of",
+]
 
 _ONE = torch.ones((), dtype=torch.float64, device="cpu")
 TILE = 64  # rows whose values are summed before tiles are, as in compiler/matrix.h
@@ -62,7 +75,7 @@ def _trace(settings: GroupSettings, dtype: torch.dtype, dims: int) -> Trace | No
     return found
 
 
-def _trace_of(settings: GroupSettings, dtype: torch.dtype, dims: int) -> Trace | None:
+def trace_of(settings: GroupSettings, dtype: torch.dtype, dims: int) -> Trace | None:
     """The text of the updates of a group, or None where they get the reference update."""
     if settings.rule.needs.isdisjoint(MEANS):
         return None
@@ -100,36 +113,71 @@ class MatrixBatch:
         names = [str(x).removeprefix("torch.") for x in (wide, dtype)]
         return _job(self.trace.structure, names[0], names[1] if low else None)
 
-    def numbers(self) -> dict[int, Any]:
-        """The numbers that no norm is needed for: a float where all tensors agree, else (tensors,) in float64."""
-        known = {at: _together([_NUMBERS[name](task) for task in self.tasks]) for at, name in self.trace.given}
-        different = {id(trace): trace for trace in self.traces}.values()
-        traces = self.traces if len(different) > 1 else list(different)
-        for at, i in self.trace.constants:
-            known[at] = _together([trace.literals[i] for trace in traces])
-        numbers(self.trace, known, 0)
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """Names of what is read and written of each tensor."""
+        return plan(self.trace).buffers
+
+    def numbers(self) -> list[Numbers]:
+        """Those of each update; equal ones are one object."""
+        kinds = [(trace, task.settings, float(task.count)) for trace, task in zip(self.traces, self.tasks, strict=True)]
+        return numbers_of(kinds, [task.param.numel() for task in self.tasks])
+
+
+Numbers = dict[int, Any]  # by their place in the text
+
+
+def numbers_of(kinds: Sequence[tuple[Trace, GroupSettings, float]], sizes: Sequence[int]) -> list[Numbers]:
+    """The numbers of updates that no norm is needed for; equal ones are one object.
+
+    They are computed one by one, so that those of a tensor do not depend on which others are updated with it: torch
+    rounds a power of many numbers otherwise than Python that of one.
+
+    Args:
+        kinds: Of each update its text, what holds for its group, and how many there were before.
+        sizes: Elements of each tensor.
+    """
+    common: dict[tuple[int, int, float], Numbers] = {}
+    known: dict[tuple[int, int, float, int], Numbers] = {}
+    found: list[Numbers] = []
+    for (trace, settings, count), size in zip(kinds, sizes, strict=True):
+        kind = (id(trace), id(settings), count)
+        mine = known.get((*kind, size))
+        if mine is None:
+            if kind not in common:
+                common[kind] = _numbers_of_one(trace, settings, count, size)
+            mine = known[*kind, size] = _of_size(trace, common[kind], size)
+        found.append(mine)
+    return found
+
+
+def _numbers_of_one(trace: Trace, settings: GroupSettings, count: float, size: int) -> Numbers:
+    named = {
+        "t": count + 1.0,
+        "lr": settings.lr,
+        "decay": settings.decay,
+        "scaled": float(settings.scaled),
+        "size": float(size),
+    }
+    known: Numbers = {at: named[name] for at, name in trace.given}
+    known |= {at: trace.literals[i] for at, i in trace.constants}
+    numbers(trace, known, 0)
+    return known
+
+
+def _of_size(trace: Trace, known: Numbers, size: int) -> Numbers:
+    """The numbers of a tensor of another size."""
+    places = [at for at, name in trace.given if name == "size" and known[at] != size]
+    if not places:
         return known
-
-
-# The numbers that a text may ask for.
-_NUMBERS: Mapping[str, Callable[[TensorUpdate], float]] = {
-    "t": lambda task: task.count + 1.0,
-    "lr": lambda task: task.settings.lr,
-    "decay": lambda task: task.settings.decay,
-    "scaled": lambda task: float(task.settings.scaled),
-    "size": lambda task: float(task.param.numel()),
-}
+    known = known | dict.fromkeys(places, float(size))
+    numbers(trace, known, 0, after="size")
+    return known
 
 
 @functools.lru_cache(maxsize=256)
 def _job(structure: str, dtype: str, low: str | None) -> MatrixCompileJob:
     return MatrixCompileJob(structure, dtype, low)  # whose key takes a millisecond to compute
-
-
-def _together(values: list[float]) -> Any:
-    if all(value == values[0] for value in values):
-        return values[0]
-    return torch.tensor(values, dtype=torch.float64, device="cpu")
 
 
 @dataclass
@@ -153,7 +201,7 @@ class MatrixUpdates:
         for task in tasks:
             key = (task.group, task.param.dtype, task.param.ndim)
             if key not in traces:
-                traces[key] = _trace_of(task.settings, task.param.dtype, task.param.ndim)
+                traces[key] = trace_of(task.settings, task.param.dtype, task.param.ndim)
             trace = traces[key]
             if trace is None or not _can_be_held(task):
                 found.others.append(task)
@@ -172,10 +220,9 @@ def step_matrices(batch: MatrixBatch, library: ctypes.CDLL | None) -> None:
     if library is not None:
         _call(library, made, batch.tasks, known)
     else:
-        for i, task in enumerate(batch.tasks):
-            mine = {at: float(x[i]) if isinstance(x, Tensor) and x.ndim else x for at, x in known.items()}
+        for task, mine in zip(batch.tasks, known, strict=True):
             held = _Held.of(task, made.buffers)
-            _Evaluation(made, held, mine).run()
+            _Evaluation(made, held, mine.copy()).run()
             held.put_back()
     increment_version([task.param for task in batch.tasks])
     counts = [task.entry["step"] for task in batch.tasks]
@@ -202,10 +249,7 @@ class _Held:
     def of(task: TensorUpdate, names: tuple[str, ...]) -> _Held:
         # Asked of every tensor at every step, so a few operations of torch here are a part of a small update's time.
         p, g = task.param, task.gradient
-        own = {name: task.entry[entry] for name, entry in _entries(names)}
-        own["p"] = task.entry.get("master", p)
-        if "w" in names:
-            own["w"] = p
+        own = places_of(task, names)
         tensors, origins = own, {}
         if not all(x.is_contiguous() for x in own.values()):
             tensors = {name: x.contiguous() for name, x in own.items()}
@@ -213,13 +257,32 @@ class _Held:
         if g.dtype is not p.dtype or g.is_neg() or not g.is_contiguous():
             g = g.resolve_neg().to(p.dtype).contiguous()
         tensors["g"] = g
-        n, m = (1, p.numel()) if p.ndim < 2 else p.shape[-2:]
-        return _Held((p.numel() // (n * m), n, m), tensors, origins, not origins and g is task.gradient)
+        return _Held(shape_of(p), tensors, origins, not origins and g is task.gradient)
 
     def put_back(self) -> None:
         """Copy new values to where they belong."""
         for name, origin in self.origins.items():
             origin.copy_(self.tensors[name])
+
+
+def shape_of(p: Tensor) -> tuple[int, int, int]:
+    """Matrices, rows and columns of a tensor."""
+    n, m = (1, p.numel()) if p.ndim < 2 else p.shape[-2:]
+    return p.numel() // (n * m), n, m
+
+
+def places_of(task: TensorUpdate, names: tuple[str, ...]) -> dict[str, Tensor]:
+    """What the user and torch hold of the buffers of a tensor, by name; without the gradient."""
+    own = {name: task.entry[entry] for name, entry in _entries(names)}
+    own["p"] = task.entry.get("master", task.param)
+    if "w" in names:
+        own["w"] = task.param
+    return own
+
+
+def stays(task: TensorUpdate, names: tuple[str, ...]) -> bool:
+    """Whether a kernel updates the tensor and its state where they are, without a copy."""
+    return all(x.is_contiguous() for x in places_of(task, names).values())
 
 
 @functools.lru_cache(maxsize=1024)
@@ -228,7 +291,7 @@ def _entries(names: tuple[str, ...]) -> list[tuple[str, str]]:
     return [(name, name.removeprefix(STATE)) for name in names if name.startswith(STATE)]
 
 
-def _call(library: ctypes.CDLL, made: MatrixPlan, tasks: Sequence[TensorUpdate], known: Mapping[int, Any]) -> None:
+def _call(library: ctypes.CDLL, made: MatrixPlan, tasks: Sequence[TensorUpdate], known: Sequence[Numbers]) -> None:
     """Make the one call of a kernel, and copy new values to where they belong."""
     dimensions: list[int] = []
     addresses: list[int] = []
@@ -241,24 +304,50 @@ def _call(library: ctypes.CDLL, made: MatrixPlan, tasks: Sequence[TensorUpdate],
             copies.append(held)
     shapes = np.array(dimensions, dtype=np.int64).reshape(-1, 3).T.copy()
     address = np.array(addresses, dtype=np.int64).reshape(len(tasks), -1).T.copy()
-    given = [known[at] for at in made.given]
-    each = any(isinstance(x, Tensor) and x.ndim for x in given)
-    table = np.zeros((max(1, len(given)), len(tasks) if each else 1))
-    for row, x in zip(table, given, strict=False):
-        row[:] = x
-    launch = MatrixLaunch(
-        len(tasks),
-        torch.get_num_threads(),
-        *(x.ctypes.data for x in (*shapes, address, table)),
-        table.shape[1],
-        int(each),
-    )
-    library.size.restype = ctypes.c_int64
-    memory = torch.empty(library.size(ctypes.byref(launch)) + 64, dtype=torch.uint8)
-    launch.memory = -(-memory.data_ptr() // 64) * 64
-    library.call(ctypes.byref(launch))
+    same = all(x is known[0] for x in known)
+    MatrixCall(library, shapes, address).run(table_of(made, known[:1] if same else known))
     for held in copies:
         held.put_back()
+
+
+def table_of(made: MatrixPlan, known: Sequence[Numbers]) -> NDArray[np.float64]:
+    """The numbers that a kernel takes: (numbers, len(known))."""
+    table = np.zeros((max(1, len(made.given)), len(known)))
+    for row, at in zip(table, made.given, strict=False):
+        row[:] = [float(x[at]) for x in known]
+    return table
+
+
+class MatrixCall:
+    """The call of a kernel for some tensors, which may be made again and again.
+
+    Args:
+        library: Of the kernel.
+        shapes: (3, tensors) int64: of each tensor how many matrices, their rows and their columns.
+        addresses: (buffers, tensors) int64, buffers in the order of `MatrixPlan.buffers`.
+    """
+
+    def __init__(self, library: ctypes.CDLL, shapes: NDArray[np.int64], addresses: NDArray[np.int64]) -> None:
+        library.size.restype = ctypes.c_int64
+        self._library, self._arrays = library, (*shapes, addresses)
+        places = [x.ctypes.data for x in self._arrays]
+        self._launch = MatrixLaunch(shapes.shape[1], 0, *places, 0, 1, 0, 0)
+        self._memory = torch.empty(0, dtype=torch.uint8, device="cpu")
+
+    def run(self, table: NDArray[np.float64]) -> None:
+        """Update the tensors.
+
+        Args:
+            table: (numbers, tensors), or (numbers, 1) where all tensors have the same.
+        """
+        launch, threads = self._launch, torch.get_num_threads()
+        if launch.threads != threads:
+            launch.threads = threads
+            size = self._library.size(ctypes.byref(launch))
+            self._memory = torch.empty(size + 64, dtype=torch.uint8, device="cpu")
+            launch.memory = -(-self._memory.data_ptr() // 64) * 64
+        launch.table, launch.stride, launch.step = table.ctypes.data, table.shape[1], int(table.shape[1] > 1)
+        self._library.call(ctypes.byref(launch))
 
 
 class _Evaluation:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from descend.optim.engine.gradient_scan import GradientScanner, TensorList
     from descend.optim.engine.step_counts import StepCounts
 
-__all__ = ["Native"]
+__all__ = ["Native", "Units", "threads_for"]
 
 NEAR = 4 * UNIT  # elements within which those of a unit lie, where kernels put them in order: they fit a core's cache
 ALONE = 2**15  # elements that one thread updates sooner than several do; torch has the same limit
@@ -64,6 +64,11 @@ class Units(NamedTuple):
         borders = np.searchsorted(tensor, np.arange(len(sizes) + 1)).astype(np.int64)
         start = np.array([slot.start * BLOCK for slot in layout.slots], dtype=np.int64)
         return Units(tensor, first, elements, borders, start)
+
+
+def threads_for(layout: ArenaLayout) -> int:
+    """How many threads a kernel gets now."""
+    return torch.get_num_threads() if layout.rows * BLOCK > ALONE else 1
 
 
 def _layout_of(slot: Slot, g: Tensor) -> NDArray[np.int64] | None:
@@ -143,7 +148,7 @@ class Native(ArenaGradients):
         """See `ArenaGradients.look`; kernels get as many threads as there are now."""
         self.layouts[:] = 0
         stayed = super().look(scanner)
-        threads = torch.get_num_threads() if self._layout.rows * BLOCK > ALONE else 1
+        threads = threads_for(self._layout)
         for work in self.works:
             work.threads, work.looked = threads, 0
         return stayed
