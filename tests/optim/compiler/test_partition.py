@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import struct
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from descend.optim.compiler.partition import (
     partition,
     without_sums,
 )
-from descend.optim.compiler.trace import Op, Ref, Trace
+from descend.optim.compiler.trace import FUNCTIONS, Op, Ref, Trace
 
 
 def trace_of(*ops: Op, **outputs: int) -> Trace:
@@ -29,8 +31,8 @@ def element(name: str, *args: Any, stage: int = 0) -> Op:
     return Op(name, args, (), "element", stage)
 
 
-def number(name: str, *args: Any, stage: int = 0) -> Op:
-    return Op(name, args, (), "number", stage)
+def number(name: str, *args: Any, stage: int = 0, **named: Any) -> Op:
+    return Op(name, args, tuple(named.items()), "number", stage)
 
 
 # p ← p / ‖g‖: the norm is known after a first pass over all elements.
@@ -139,6 +141,44 @@ def test_numbers_are_those_of_python_and_of_torch_where_python_has_none():
     assert known[1] == 0.125
     assert known[2] == 8.0
     assert known[4] == math.inf  # Python raises ZeroDivisionError
+
+
+VALUES = (1.5, -2.0, 0.0, -0.0, math.inf, -math.inf, math.nan)
+BOUNDS = {
+    "minimum": number("minimum", Ref(0), Ref(1)),
+    "maximum": number("maximum", Ref(0), Ref(1)),
+    "clamp": number("clamp", Ref(0), min=0.0),
+    "clamp_max": number("clamp", Ref(0), max=-2.0),
+    "both": number("clamp", Ref(0), min=-1.0, max=1.0),
+}
+
+
+@pytest.mark.parametrize("op", BOUNDS.values(), ids=BOUNDS)
+def test_bounds_of_numbers_are_those_of_torch(op: Op):
+    text = trace_of(number("input", "t"), number("input", "lr"), op)
+    for x, y in itertools.product(VALUES, VALUES):
+        known: dict[int, Any] = {0: x, 1: y}
+        numbers(text, known, 0)
+        values = torch.tensor([x, y], dtype=torch.float64).unbind()
+        expected = float(FUNCTIONS[op.name](*values[: len(op.args)], **dict(op.kwargs)))
+        both_nan = math.isnan(known[2]) and math.isnan(expected)
+        assert both_nan or struct.pack("d", known[2]) == struct.pack("d", expected)
+
+
+def test_numbers_that_depend_on_one_input_are_computed_again():
+    text = trace_of(
+        number("input", "t"),
+        number("input", "size"),
+        number("operator.add", Ref(0), 1.0),
+        number("operator.mul", Ref(1), 2.0),
+        number("operator.sub", Ref(3), Ref(2)),
+    )
+    known: dict[int, Any] = {0: 3.0, 1: 10.0}
+    numbers(text, known, 0)
+    assert known == {0: 3.0, 1: 10.0, 2: 4.0, 3: 20.0, 4: 16.0}
+    known |= {0: 99.0, 1: 20.0}  # t is not asked for
+    numbers(text, known, 0, after="size")
+    assert known == {0: 99.0, 1: 20.0, 2: 4.0, 3: 40.0, 4: 36.0}
 
 
 def test_a_kernel_takes_a_buffer_that_is_moved_after_the_one_it_moves_to():

@@ -78,7 +78,9 @@ MAPPED = {type(rule): rule for rule in ALL_RULES if "noise" not in rule.needs an
 @pytest.mark.parametrize("rule", MAPPED.values(), ids=lambda rule: type(rule).__name__)
 def test_texts_with_means_and_norms_are_mapped_too(rule: Rule, stacks: list[int], monkeypatch: Any) -> None:
     """No runner of a CPU brings them here, a GPU's does where nothing is compiled."""
-    monkeypatch.setattr("descend.optim.engine.arena_manager.ArenaManager.step_matrices", lambda self, tasks, settings: tasks)
+    monkeypatch.setattr(
+        "descend.optim.engine.arena_manager.ArenaManager.step_matrices", lambda self, tasks, settings: tasks
+    )
     monkeypatch.setattr("descend.optim.engine.arena_manager.fits_arena", lambda p, in_place: False)
     for one, other in zip(stepped(rule, "blocks"), stepped(rule, "plain"), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
@@ -123,7 +125,9 @@ def test_nothing_is_stacked_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """No runner of a CPU leaves rules with means to stacks, a GPU's does."""
-    monkeypatch.setattr("descend.optim.engine.arena_manager.ArenaManager.step_matrices", lambda self, tasks, settings: tasks)
+    monkeypatch.setattr(
+        "descend.optim.engine.arena_manager.ArenaManager.step_matrices", lambda self, tasks, settings: tasks
+    )
 
 
 def launches(step: Any) -> int:
