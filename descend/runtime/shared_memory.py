@@ -99,9 +99,10 @@ def all_reduce_shared(tensors: Sequence[torch.Tensor], rank: int) -> None:
     """
     count = len(tensors[0])
     begin, end = count * rank // len(tensors), count * (rank + 1) // len(tensors)
-    for pieces, total in _sums(tensors, begin, end):
+    for pieces, total in _sums(tensors, rank, begin, end):
         for piece in pieces:
-            piece.copy_(total)
+            if piece is not total:
+                piece.copy_(total)
 
 
 @torch.no_grad()
@@ -112,15 +113,19 @@ def reduce_shared(tensors: Sequence[torch.Tensor], rank: int) -> None:
         tensors: (n,) of each rank, in the order of ranks.
         rank: Rank of this process.
     """
-    for pieces, total in _sums(tensors, 0, len(tensors[0])):
-        pieces[rank].copy_(total)
+    for pieces, total in _sums(tensors, rank, 0, len(tensors[0])):
+        if pieces[rank] is not total:
+            pieces[rank].copy_(total)
 
 
-def _sums(tensors: Sequence[torch.Tensor], begin: int, end: int) -> Generator[tuple[list[torch.Tensor], torch.Tensor]]:
-    """The pieces of some elements of all ranks, and their sum in the order of ranks."""
+def _sums(
+    tensors: Sequence[torch.Tensor], rank: int, begin: int, end: int
+) -> Generator[tuple[list[torch.Tensor], torch.Tensor]]:
+    """The pieces of some elements of all ranks, and their sum in the order of ranks, which may lie in this rank's."""
     for at in range(begin, end, _CHUNK):
         pieces = [one[at : min(at + _CHUNK, end)] for one in tensors]
-        total = pieces[0] + pieces[1]
+        # Of the first two either can be added to the other: the bits are the same.
+        total = pieces[rank].add_(pieces[1 - rank]) if rank < 2 else pieces[0] + pieces[1]
         for piece in pieces[2:]:
             total += piece
         yield pieces, total

@@ -251,6 +251,85 @@ def test_buckets_in_memory_that_all_ranks_see_are_summed_without_messages(monkey
     assert group.order == [[3, 1]] * 2  # the counts, and the number with which the ranks meet after the sums
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("group_bytes", [1, 100, 1 << 20])
+def test_sums_in_shared_memory_have_the_bits_of_sums_in_the_order_of_ranks(ranks, group_bytes, monkeypatch):
+    """Of parameters within a rank's part, across both ends of it and outside, whatever their gradients are."""
+    memory = [torch.full((4096,), 255, dtype=torch.uint8) for _ in range(ranks)]  # NaN, were any of it read
+    monkeypatch.setattr(buckets, "LEAST_SHARED_BYTES", 1)
+    monkeypatch.setattr(buckets, "shared_memory", lambda process, size, say: memory)
+    monkeypatch.setattr(buckets, "distributed", type("Sized", (), {"get_world_size": staticmethod(lambda: ranks)}))
+    monkeypatch.setattr("descend.runtime.shared_memory._CHUNK", 5)
+    shapes = {"a": (7, 5), "b": (1,), "c": (3, 4), "d": (), "e": (2,), "f": (40,), "g": (6, 6)}
+    draw = torch.Generator().manual_seed(1)
+    drawn = [
+        [{name: torch.randn(shape, generator=draw) for name, shape in shapes.items()} for _ in range(ranks)]
+        for _ in range(2)
+    ]
+    for step, given in enumerate(drawn):
+        for name in ("c", "g"):  # which are transposed on one rank
+            given[1][name] = given[1][name].t().contiguous().t()
+        given[0][("f", "a")[step]] = None
+
+    def act(communicator):
+        weights = parameters(**shapes)
+        reducer, found = GradientReducer(weights, communicator, group_bytes), []
+        for given in drawn:
+            reducer.begin(4.0)
+            reducer.watch()
+            for name, p in reversed(weights.items()):
+                p.grad, gradient = None, given[communicator.rank][name]
+                if gradient is not None and name != "e":
+                    (p * gradient).sum().backward()
+            weights["e"].grad = given[communicator.rank]["e"]  # which no hook sees
+            reducer.send()
+            counts = communicator.all_reduce(reducer.counts())
+            reducer.wait()
+            reducer.scatter(counts)
+            found.append({name: p.grad.clone() for name, p in weights.items()})
+            communicator.all_reduce(torch.zeros(1))
+        return found
+
+    for found in on_ranks(ranks, act):
+        for mine, given in zip(found, drawn, strict=True):
+            for name, shape in shapes.items():
+                parts = [torch.zeros(shape) if one[name] is None else one[name] / 4.0 for one in given]
+                total = parts[0].clone()
+                for part in parts[1:]:
+                    total += part
+                assert torch.equal(mine[name], total), name
+
+
+def test_a_gradient_that_lies_in_the_bucket_is_summed_where_it_is(monkeypatch):
+    """As after `zero_grad(set_to_none=False)`: the next backward pass adds to the sum of the step before."""
+    memory = [torch.zeros(1024, dtype=torch.uint8) for _ in range(2)]
+    monkeypatch.setattr(buckets, "LEAST_SHARED_BYTES", 1)
+    monkeypatch.setattr(buckets, "shared_memory", lambda process, size, say: memory)
+    monkeypatch.setattr(buckets, "distributed", type("Sized", (), {"get_world_size": staticmethod(lambda: 2)}))
+
+    def act(communicator):
+        weights, found = parameters(a=(9,), b=(4,)), []
+        reducer = GradientReducer(weights, communicator)
+        for factor in (1.0, 10.0):
+            for p in weights.values():
+                if p.grad is not None:
+                    p.grad.zero_()
+            communicator.all_reduce(torch.zeros(1))
+            reducer.begin(2.0)
+            reducer.watch()
+            sum((factor * (communicator.rank + 1) * p).sum() for p in weights.values()).backward()
+            reducer.send()
+            counts = communicator.all_reduce(reducer.counts())
+            reducer.wait()
+            reducer.scatter(counts)
+            found.append([p.grad.tolist() for p in weights.values()])
+            communicator.all_reduce(torch.zeros(1))
+        return found
+
+    expected = [[[1.5] * 9, [1.5] * 4], [[15.0] * 9, [15.0] * 4]]
+    assert on_ranks(2, act) == [expected] * 2
+
+
 def test_a_bucket_is_full_at_the_size_that_was_asked_for():
     weights = parameters(a=(2,), b=(3,), c=(3,))
     assert [one.names for one in allocator(weights, 24).allocate(list(weights))] == [["c", "b"], ["a"]]
