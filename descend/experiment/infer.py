@@ -264,12 +264,13 @@ def _nothing() -> None:
 def _evaluating(module: torch.nn.Module) -> Generator[None]:
     """Evaluation mode, and afterwards the mode of every part as it was."""
     before = [(part, part.training) for part in module.modules()]
-    module.eval()
+    if any(training for _, training in before):  # a module takes long to set an attribute
+        module.eval()
     try:
         yield
     finally:
         for part, training in before:
-            if part.training is not training:  # a module takes long to set an attribute
+            if part.training is not training:
                 part.training = training
 
 

@@ -312,7 +312,7 @@ class TorchLoss(Loss):
                 f"{self.kind.__name__}(reduction='sum') makes the step grow with the batch: pass reduction='mean', or "
                 "a function that returns (sum, 1.0) if that is what you want"
             )
-        self._module = copy.deepcopy(module)
+        self._module = _copy_of(module)
         self._takes_classes, self._needs_one_shape = self.kind in CLASSES, self.kind in (*_SAME_SHAPE, *FRACTIONS)
         self._summed = self.kind in (nn.CrossEntropyLoss, nn.NLLLoss) and self.reduction == "mean"
         cast("Any", self._module).reduction = "sum" if self._summed else "none"
@@ -441,6 +441,12 @@ def _reshaped(target: Tensor, output: Tensor) -> str:
     if target.ndim == output.ndim + 1 and target.shape[-1] == 1:
         return f"by target.squeeze({target.ndim - 1})"
     return "by reshaping one of them"
+
+
+def _copy_of(module: nn.Module) -> nn.Module:
+    """A copy that can be changed and moved; where there are no tensors in it, without what takes long."""
+    holds = next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
+    return copy.deepcopy(module) if holds or next(module.children(), None) is not None else copy.copy(module)
 
 
 def _is_table(output: Tensor, target: Tensor) -> bool:

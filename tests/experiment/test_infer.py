@@ -150,6 +150,16 @@ def test_predict_takes_what_fit_takes_without_ceremony():
     assert module.training
 
 
+def test_parts_that_train_in_a_module_that_does_not_are_evaluated_and_train_again():
+    module = net().eval()
+    expected = module(X)
+    module[2].train()
+    torch.testing.assert_close(descend.predict(module, X), expected)
+    assert [part.training for part in module] == [False, False, True, False, False]
+    module.eval()
+    torch.testing.assert_close(descend.predict(module, X), expected)
+
+
 def test_predict_returns_the_structure_of_the_output():
     class Two(nn.Module):
         def forward(self, x):

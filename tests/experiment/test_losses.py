@@ -327,3 +327,18 @@ def test_shapes_that_differ_are_shown_with_what_makes_them_equal(output, target,
         DataError, match=rf"output has shape .* and the target .*; make them equal, for example {remedy}$"
     ):
         loss_of("mse").ratio(torch.zeros(output), [torch.zeros(target)], 4)
+
+
+@pytest.mark.parametrize("given", [nn.CrossEntropyLoss(label_smoothing=0.5), nn.CrossEntropyLoss(WEIGHT.clone())])
+def test_a_loss_is_used_as_it_was_given(given):
+    """Neither what is done to it here nor what is done to it later reaches the other."""
+    (output,), (labels,) = [draw(N, C)], [classes(N)]
+    expected = given(output, labels)
+    ours = loss_of(given)
+    assert given.reduction == "mean"
+    given.label_smoothing = 0.9
+    if given.weight is not None:
+        given.weight.fill_(7.0)
+    numerator, denominator = ours.ratio(output, [labels], N)
+    torch.testing.assert_close(numerator / denominator, expected)
+    given.label_smoothing = 0.0
