@@ -1,8 +1,10 @@
-"""Rules of products of matrices on a CPU: large matrices one after the other, small ones of one shape together.
+"""Rules of whole tensors on a CPU: large matrices one after the other, small tensors of one shape together.
 
 What a rule's text does is recorded (recorded.py) and then repeated in memory that is used again (buffered.py). A small
 product does not fill the cores and takes less time than what surrounds it, so tensors of one shape are stacked, as
-many as stay in the cache. What is computed is what `plain` does, up to the rounding of products.
+many as stay in the cache. Of texts without a product, such as what SOAP does to vectors, only stacks of small tensors
+are repeated, and the others left to `plain`. What is computed is what `plain` does, up to the rounding of products and
+of sums.
 """
 
 from __future__ import annotations
@@ -19,25 +21,27 @@ from descend.optim.engine.buffered import LARGE_PRODUCT, Bound, Buffered, produc
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
 from descend.optim.engine.plain import as_written
 from descend.optim.engine.step_inputs import is_sparse
-from descend.torch_private import foreach_copy
+from descend.torch_private import foreach, foreach_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
     from descend.optim.engine.recorded import Recording
     from descend.optim.engine.step_inputs import TensorUpdate
 
 __all__ = ["STACK_ELEMENTS", "step_on_cpu"]
 
+_ONE = torch.ones((), dtype=torch.float64, device="cpu")
 FEWEST = 4  # tensors of a stack; of fewer the copies take most of what is saved
 STACK_ELEMENTS = 2**18  # of weights of a stack, of which a core's cache holds a few values for each
+SMALL = 2**14  # elements; larger tensors without a product take no longer alone than as a stack
 
 _left_to_plain: set[Hashable] = set()  # settings, shapes and precisions whose text is not repeated
 
 
 @torch.no_grad()
 def step_on_cpu(tasks: Sequence[TensorUpdate]) -> list[TensorUpdate]:
-    """Apply the updates of tensors on a CPU whose rule multiplies matrices.
+    """Apply the updates of tensors on a CPU whose rule multiplies matrices, and of many small ones of one shape.
 
     Returns:
         The other updates, which are not applied.
@@ -80,14 +84,16 @@ class _Step:
         if form[0] is None or form in _left_to_plain:
             return tasks
         single = self._recording(tasks[:1], is_stack=False)
-        sizes = products(single) if single is not None else []
         # A text that asks for the value of a number, as int(t), would be recorded at each step.
-        if single is None or not sizes or not all(isinstance(answer, bool) for _, answer in single.answers):
+        if single is None or not all(isinstance(answer, bool) for _, answer in single.answers):
             if len(_left_to_plain) >= MOST_FORMS:
                 _left_to_plain.clear()
             _left_to_plain.add(form)
             return tasks
-        most = 1 if _is_large(single, sizes) else max(1, STACK_ELEMENTS // tasks[0].param.numel())
+        sizes, elements = products(single), tasks[0].param.numel()
+        if not sizes and (len(tasks) < FEWEST or elements > SMALL):
+            return tasks
+        most = 1 if sizes and _is_large(single, sizes) else max(1, STACK_ELEMENTS // elements)
         count = -(-len(tasks) // most)
         ends = [i * len(tasks) // count for i in range(count + 1)]
         for start, end in itertools.pairwise(ends):
@@ -105,7 +111,7 @@ class _Step:
         stack.is_stack = is_stack
 
         def inputs() -> dict[str, Tensor]:
-            held = [_inputs(task) for task in tasks]
+            held = [_inputs(task, stack.entries) for task in tasks]
             return {name: torch.stack([one[name] for one in held]) for name in held[0]} if is_stack else held[0]
 
         return recording_of(stack, self.keys[id(tasks[0].settings)], inputs)[1]
@@ -122,7 +128,8 @@ class _Step:
 
     def _alone(self, task: TensorUpdate, recording: Recording) -> None:
         """Update a tensor where it is."""
-        new = self._bind(recording, own=True).run(TensorStack.of([task]).numbers, _inputs(task))
+        stack = TensorStack.of([task])
+        new = self._bind(recording, own=True).run(stack.numbers, _inputs(task, stack.entries))
         weights = new.pop("p", None)
         for name, x in new.items():
             _put(task.entry[name[2:]], x)
@@ -134,11 +141,11 @@ class _Step:
 
     def _together(self, tasks: list[TensorUpdate], recording: Recording) -> None:
         """Update tensors as a stack."""
-        bound = self._bind(recording, own=False)
-        held = [_inputs(task) for task in tasks]
+        bound, stack = self._bind(recording, own=False), TensorStack.of(tasks)
+        held = [_inputs(task, stack.entries) for task in tasks]
         for name, to in bound.inputs.items():
             foreach_copy(to.unbind(0), [one[name] for one in held])
-        new = bound.run(TensorStack.of(tasks).numbers, {})
+        new = bound.run(stack.numbers, {})
         weights = new.pop("p", None)
         for name, x in new.items():
             foreach_copy([task.entry[name[2:]] for task in tasks], x.unbind(0))
@@ -146,8 +153,8 @@ class _Step:
             if "master" in tasks[0].entry:
                 foreach_copy([task.entry["master"] for task in tasks], weights.unbind(0))
             foreach_copy([task.param.detach() for task in tasks], weights.unbind(0))
-        for task in tasks:
-            task.entry["step"] += 1
+        counts = [task.entry["step"] for task in tasks]
+        foreach("add_")(counts, [_ONE] * len(counts))
 
 
 def _put(to: Tensor, x: Tensor) -> None:
@@ -166,11 +173,11 @@ def _buffered(recording: Recording, own: bool) -> Buffered:
     return Buffered(recording, own)
 
 
-def _inputs(task: TensorUpdate) -> dict[str, Tensor]:
+def _inputs(task: TensorUpdate, entries: Iterable[str]) -> dict[str, Tensor]:
     """Gradient, weights and state in order; those that are not so in memory as copies."""
     p: Any = task.weights()
     g = task.gradient.detach().resolve_neg().to(p.dtype).contiguous()
     held = {"g": g, "p": p.contiguous()}
-    for name in TensorStack.of([task]).entries:
+    for name in entries:
         held[f"s.{name}"] = task.entry[name].contiguous()
     return held

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -14,12 +14,27 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from descend.optim.engine.arena import ActiveSlots
     from descend.optim.engine.step_inputs import TensorUpdate
 
-__all__ = ["POLICIES", "all_finite", "nonfinite_gradients", "offenders", "sum_is_finite", "unfit"]
+__all__ = [
+    "POLICIES",
+    "HoldsGradients",
+    "all_finite",
+    "nonfinite_gradients",
+    "offenders",
+    "sum_is_finite",
+    "unfit",
+]
 
 POLICIES = ("raise", "skip", "allow")
+
+
+class HoldsGradients(Protocol):
+    """Parameters whose gradients are looked at together: `ActiveSlots` of an arena, or a `MatrixArena`."""
+
+    def is_finite(self) -> bool:
+        """Whether all gradients are finite; False may also mean that the sum of finite gradients overflowed."""
+        ...
 
 
 def sum_is_finite(x: Tensor) -> bool:
@@ -31,12 +46,12 @@ def sum_is_finite(x: Tensor) -> bool:
     return bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())
 
 
-def all_finite(tasks: Sequence[TensorUpdate], arenas: Sequence[ActiveSlots], meshes: Sequence[Any] = ()) -> bool:
+def all_finite(tasks: Sequence[TensorUpdate], arenas: Sequence[HoldsGradients], meshes: Sequence[Any] = ()) -> bool:
     """Whether every gradient is finite; synchronizes with the device once.
 
     Args:
         tasks: Parameters outside the arenas.
-        arenas: The active slots of the arenas.
+        arenas: What holds the others.
         meshes: Device meshes of distributed parameters, in the same order on all ranks; all ranks get one answer.
     """
     mine = all(taken.is_finite() for taken in arenas) and not (tasks and _unfit_here(tasks))
@@ -51,7 +66,7 @@ def unfit(tasks: Sequence[TensorUpdate]) -> list[str]:
 
 def offenders(
     outside: Sequence[TensorUpdate],
-    active: Sequence[ActiveSlots],
+    active: Sequence[HoldsGradients],
     meshes: Sequence[Any],
     updates: Callable[[], Sequence[TensorUpdate]],
 ) -> list[str]:
@@ -59,7 +74,7 @@ def offenders(
 
     Args:
         outside: Parameters outside the arenas.
-        active: The active slots of the arenas.
+        active: What holds the others.
         meshes: As for `all_finite`.
         updates: Lists all of them; called only where some gradient is not finite.
     """
