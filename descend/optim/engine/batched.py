@@ -145,7 +145,7 @@ class TensorStack:
             new, after = update(g, p, s, first.settings, dict(scalars), provided)
             return {"p": new, **{f"s.{name}": x for name, x in named_entries(after).items()}}
 
-        mapped: Any = torch.vmap(one) if self.is_stack else one
+        mapped: Any = torch.vmap(one, randomness="different") if self.is_stack else one
         return mapped(self.inputs["g"], self.inputs["p"], {name: self.inputs[f"s.{name}"] for name in self.entries})
 
 
@@ -292,7 +292,8 @@ def recording_of(
         if one.answers_are(list(scalars.values())):
             return {}, one
     stack.inputs = inputs()
-    found, made = record(lambda: stack.call(scalars), scalars, stack.inputs, with_sums=stack.is_stack)
+    with torch.random.fork_rng(devices=[], enabled=p.device.type == "cpu"):  # where what the text gives is dropped
+        found, made = record(lambda: stack.call(scalars), scalars, stack.inputs, with_sums=stack.is_stack)
     if made is None:
         return found, None
     if len(known) < MOST_ANSWERS:

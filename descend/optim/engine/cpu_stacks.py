@@ -84,8 +84,9 @@ class _Step:
         if form[0] is None or form in _left_to_plain:
             return tasks
         single = self._recording(tasks[:1], is_stack=False)
-        # A text that asks for the value of a number, as int(t), would be recorded at each step.
-        if single is None or not all(isinstance(answer, bool) for _, answer in single.answers):
+        # A text that asks for the value of a number, as int(t), would be recorded at each step. One that draws random
+        # numbers is to draw them for one tensor after the other.
+        if single is None or single.draws or not all(isinstance(answer, bool) for _, answer in single.answers):
             if len(_left_to_plain) >= MOST_FORMS:
                 _left_to_plain.clear()
             _left_to_plain.add(form)

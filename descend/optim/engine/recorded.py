@@ -104,6 +104,11 @@ class Recording:
         return _used(self.lines, {at for at, _ in self.answers})
 
     @functools.cached_property
+    def draws(self) -> bool:
+        """Whether a line draws random numbers."""
+        return any(_draws(line) for line in self.lines)
+
+    @functools.cached_property
     def pattern(self) -> str:
         """The same for recordings whose lines do the same to stacks of other shapes, so that each can be done for all.
 
@@ -298,7 +303,7 @@ def _simplified(recorder: _Recorder, inputs: tuple[str, ...], outputs: Mapping[s
         if key in seen:
             same.update(zip(line.results, seen[key], strict=True))
             continue
-        if torch.Tag.nondeterministic_seeded not in line.function.tags and line.refs:
+        if not _draws(line) and line.refs:
             seen[key] = line.results
         lines.append(line)
     outputs = {name: same.get(at, at) for name, at in outputs.items()}
@@ -307,6 +312,10 @@ def _simplified(recorder: _Recorder, inputs: tuple[str, ...], outputs: Mapping[s
     lines = _used(_sums_of_products(lines, recorder.forms, roots) if with_sums else lines, roots)
     forms, strides = tuple(recorder.forms), tuple(recorder.strides)
     return Recording(tuple(lines), inputs, forms, strides, frozenset(recorder.numbers), answers, outputs)
+
+
+def _draws(line: RecordedCall) -> bool:
+    return torch.Tag.nondeterministic_seeded in line.function.tags
 
 
 def _renamed(line: RecordedCall, same: Mapping[int, int]) -> RecordedCall:

@@ -138,6 +138,27 @@ def test_a_text_that_is_another_one_at_each_step_is_recorded_once(
     assert all(map(torch.equal, found, trained(rule, "plain", shapes, torch.float32)))
 
 
+@dataclass(frozen=True)
+class Drawing(Rule):
+    """Draws from torch's own generator; as a product or not."""
+
+    whole_tensor = True
+    multiplies: bool = False
+
+    def direction(self, g: Tensor) -> tuple[Tensor, None]:
+        d = g + torch.rand_like(g)
+        return (d @ d.mT @ d if self.multiplies else d), None
+
+
+@pytest.mark.parametrize("multiplies", [False, True])
+def test_a_text_that_draws_random_numbers_draws_those_of_plain(multiplies: bool) -> None:
+    found: list[list[Tensor]] = []
+    for runner in ("plain", "blocks"):
+        torch.manual_seed(3)
+        found.append(trained(Drawing(multiplies), runner, [(5, 5)] * 6, torch.float32))
+    assert all(map(torch.equal, *found))
+
+
 def test_half_of_a_large_symmetric_product_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     halves: list[int] = []
     halved = buffered._halved
