@@ -64,9 +64,9 @@ class MatrixArena:
         self._known: list[GroupSettings] = []
         self._traces: list[Trace] = []  # of each kind
         names = self._made.buffers
-        held = [places_of(update, names) for update in updates]
-        places = [[x[name].data_ptr() if name in x else 0 for x in held] for name in names]
-        self._addresses: NDArray[np.int64] = np.array(places, dtype=np.int64).reshape(len(names), -1)
+        held = [{**places_of(update, names), "g": update.gradient} for update in updates]
+        addresses = [[x[name].data_ptr() for x in held] for name in names]
+        self._addresses: NDArray[np.int64] = np.array(addresses, dtype=np.int64)
         self._shapes: NDArray[np.int64] = np.array([shape_of(p) for p in params], dtype=np.int64).T.copy()
         self._call: tuple[tuple[int, ...], NDArray[np.int64], NDArray[np.int64], MatrixCall] | None = None
         self._units = Units.of(self.layout)
@@ -131,7 +131,7 @@ class MatrixArena:
         else:
             both = np.stack([kind, self._counts.values.numpy()[present]], axis=1)
             found, owner = np.unique(both, axis=0, return_inverse=True)
-            kinds, owner = [(int(i), float(count)) for i, count in found], owner.reshape(-1)
+            kinds, owner = [(int(i), float(count)) for i, count in found], owner.ravel()
         known = numbers_of(
             [(self._traces[i], settings[self._kinds[i][0]], count) for i, count in kinds],
             [self._kinds[i][2] for i, _ in kinds],

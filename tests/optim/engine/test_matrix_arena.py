@@ -11,7 +11,6 @@ import torch
 import descend.optim
 from descend.errors import NumericalError, RuleError
 from descend.optim.compiler import cache
-from descend.optim.engine.matrices import MatrixUpdates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -111,7 +110,11 @@ def slower(run: Run) -> None:
 
 
 def decayed(run: Run) -> None:
-    run.ours.param_groups[0]["weight_decay"] = 0.2  # a text with decay is another one
+    run.ours.param_groups[0]["weight_decay"] = 0.2
+
+
+def clipped(run: Run) -> None:
+    run.ours.param_groups[1]["clip_value"] = 0.1  # a text that clips is another one
 
 
 def more_threads(run: Run) -> None:
@@ -147,6 +150,7 @@ def lie_otherwise(run: Run) -> None:
     run.params[4].grad = torch._neg_view(run.drawn((64, 65)).to(run.params[4].dtype))
     run.params[5].grad = run.drawn((5, 2))[:, :1].to(run.params[5].dtype)
     run.ours.step()
+    assert not any(arena._gradients.copies for arena in run.ours._arenas.matrices)
 
 
 def reloaded(run: Run) -> None:
@@ -170,6 +174,7 @@ CHANGES = [
     emptied,
     slower,
     decayed,
+    clipped,
     more_threads,
     absent,
     frozen,
@@ -210,8 +215,12 @@ def test_options_and_schedules_hold() -> None:
 def test_python_looks_at_no_tensor_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run("compiled")
     run.step()
-    monkeypatch.setattr(MatrixUpdates, "of", None)
-    monkeypatch.setattr("descend.optim.engine.arena_manager.tasks_of", None)
+
+    def refused(*args: object) -> None:
+        raise AssertionError
+
+    for name in ("matrices.MatrixUpdates.of", "arena_manager.tasks_of", "step_inputs.tasks_of"):
+        monkeypatch.setattr(f"descend.optim.engine.{name}", refused)
     before = run.values()
     run.step()
     assert not any(torch.equal(a, b) for a, b in zip(before, run.values(), strict=True))
@@ -241,26 +250,38 @@ def test_beside_the_arenas_of_other_rules() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_gradients_that_are_not_finite_are_found() -> None:
+BAD = [float("nan"), float("inf"), -float("inf")]
+
+
+@pytest.mark.parametrize(
+    ("i", "name"), [(0, "group 0, weights 0"), (4, "group 1, weights 0"), (7, "group 1, weights 3")]
+)
+def test_gradients_that_are_not_finite_are_found(i: int, name: str) -> None:
     run = Run("compiled", on_nonfinite="raise")
     run.step()
     before = run.values()
-    for bad in (float("nan"), float("inf"), -float("inf")):
+    for bad, place in zip(BAD, (0, -1, 77), strict=True):
         run.set_gradients()
-        grad = run.params[4].grad
+        grad = run.params[i].grad
         assert grad is not None
-        grad[63, 64] = bad
-        with pytest.raises(NumericalError, match="the gradient of 'group 1, weights 0' is not finite"):
+        grad.view(-1)[place] = bad
+        with pytest.raises(NumericalError, match=f"the gradient of '{name}' is not finite"):
             run.ours.step()
         assert all(torch.equal(a, b) for a, b in zip(before, run.values(), strict=True))
-    grad[63, 64] = 1e38  # finite, and so is what is summed of it
+    grad.view(-1)[place] = 1e38  # finite
     run.ours.step()
     assert run.ours.updates == 2
-    run.ours.on_nonfinite = "skip"
+
+
+def test_gradients_that_are_not_finite_are_skipped() -> None:
+    run = Run("compiled", on_nonfinite="skip")
+    run.step()
+    before = run.values()
     run.set_gradients()
     run.params[2].grad = torch.tensor(float("nan"))
     run.ours.step()
-    assert (run.ours.updates, run.ours.skipped) == (2, 1)
+    assert (run.ours.updates, run.ours.skipped) == (1, 1)
+    assert all(torch.equal(a, b) for a, b in zip(before, run.values(), strict=True))
 
 
 def test_a_sparse_gradient_is_refused() -> None:
