@@ -129,9 +129,9 @@ class MatrixArena:
         if self._counts.common is not None:
             kinds, owner = [(i, float(self._counts.common)) for i in range(len(self._kinds))], kind
         else:
-            both = np.stack([kind, self._counts.values.numpy()[present]], axis=1)
-            found, owner = np.unique(both, axis=0, return_inverse=True)
-            kinds, owner = [(int(i), float(count)) for i, count in found], owner.ravel()
+            counts, which = np.unique(self._counts.values.numpy()[present], return_inverse=True)
+            found, owner = np.unique(kind * len(counts) + which, return_inverse=True)
+            kinds = [(i // len(counts), float(counts[i % len(counts)])) for i in found.tolist()]
         known = numbers_of(
             [(self._traces[i], settings[self._kinds[i][0]], count) for i, count in kinds],
             [self._kinds[i][2] for i, _ in kinds],
