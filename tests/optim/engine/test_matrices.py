@@ -12,7 +12,8 @@ from torch import Tensor
 
 import descend.optim
 from descend.optim.compiler import cache
-from descend.optim.engine.matrices import TILE, MatrixUpdates
+from descend.optim.engine.matrices import MatrixUpdates
+from descend.optim.engine.matrix_evaluation import TILE
 from descend.optim.rules import Muon
 from descend.optim.rules.base import Rule
 
