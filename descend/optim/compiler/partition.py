@@ -244,11 +244,20 @@ def numbers_of_stack(text: Trace, known: dict[int, Any], stage: int) -> None:
             continue
         x, y = (known[side.at] if isinstance(side, Ref) else side for side in (left, right))
         plain = all(type(z) is float or (isinstance(z, np.ndarray) and z.dtype == np.float64) for z in (x, y))
-        if plain and function in _ROUNDED:
-            with np.errstate(all="ignore"):
-                known[at] = function(x, y)
-        else:
+        known[at] = _of_arrays(function, x, y) if plain else None
+        if known[at] is None:
             known[at] = _one_by_one(text, line, known, len(arrays[0]))
+
+
+def _of_arrays(function: Callable[[float, float], Any] | None, x: Any, y: Any) -> NDArray[np.float64] | None:
+    """What a function makes of (k,) and floats, or None where NumPy may round or choose otherwise than `numbers`."""
+    with np.errstate(all="ignore"):
+        if function in _ROUNDED:
+            return function(x, y)
+        if function in (_smaller, _larger) and not np.any((x == 0.0) & (y == 0.0)):
+            second = (y < x) if function is _smaller else (y > x)
+            return np.where(second | (y != y), y, x)
+    return None
 
 
 def _one_by_one(text: Trace, line: Line, known: Mapping[int, Any], count: int) -> NDArray[Any]:

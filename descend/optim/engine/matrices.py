@@ -25,7 +25,7 @@ from descend.optim.engine.matrix_evaluation import Memory, evaluate
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
 from descend.optim.engine.step_inputs import LOW_PRECISION, is_sparse
 from descend.optim.rules.base import MEANS
-from descend.torch_private import foreach, foreach_copy
+from descend.torch_private import foreach
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,7 +111,11 @@ class MatrixBatch:
 
     def numbers(self) -> list[Numbers]:
         """Those of each update; equal ones are one object."""
-        kinds = [(trace, task.settings, float(task.count)) for trace, task in zip(self.traces, self.tasks, strict=True)]
+        counts = torch.stack([task.entry["step"] for task in self.tasks]).tolist()
+        kinds = [
+            (trace, task.settings, float(count))
+            for trace, task, count in zip(self.traces, self.tasks, counts, strict=True)
+        ]
         return numbers_of(kinds, [task.param.numel() for task in self.tasks])
 
 
@@ -188,19 +192,24 @@ class MatrixUpdates:
         """Sort updates by text and precision."""
         found = MatrixUpdates()
         batches: dict[tuple[str, torch.dtype], MatrixBatch] = {}
-        traces: dict[tuple[int, torch.dtype, int], Trace | None] = {}  # by group, precision and dimensions
+        known: dict[tuple[int, torch.dtype, int], tuple[Trace, MatrixBatch] | None] = {}
         for task in tasks:
-            key = (task.group, task.param.dtype, task.param.ndim)
-            if key not in traces:
-                traces[key] = trace_of(task.settings, task.param.dtype, task.param.ndim)
-            trace = traces[key]
-            if trace is None or not _can_be_held(task):
+            p = task.param
+            key = (task.group, p.dtype, p.ndim)
+            if key not in known:
+                trace = trace_of(task.settings, p.dtype, p.ndim)
+                if trace is None:
+                    known[key] = None
+                else:
+                    batch = batches.setdefault((trace.structure, p.dtype), MatrixBatch(trace, [], []))
+                    known[key] = trace, batch
+            mine = known[key]
+            if mine is None or not _can_be_held(task):
                 found.others.append(task)
-                continue
-            batch = batches.setdefault((trace.structure, task.param.dtype), MatrixBatch(trace, [], []))
-            batch.tasks.append(task)
-            batch.traces.append(trace)
-        found.batches = list(batches.values())
+            else:
+                mine[1].tasks.append(task)
+                mine[1].traces.append(mine[0])
+        found.batches = [batch for batch in batches.values() if batch.tasks]
         return found
 
 
@@ -302,7 +311,7 @@ def _update_stack(made: MatrixPlan, tasks: list[TensorUpdate], known: Numbers, m
     tensors = {name: torch.stack(each) for name, each in places.items()}
     evaluate(made, tensors, (len(tasks), *shape_of(tasks[0].param)), known, memory)
     for name in (*made.writes, *made.kept):
-        foreach_copy(places[name], tensors[name].unbind(0))
+        torch.unbind_copy(tensors[name], 0, out=places[name])
 
 
 def _places_of_all(tasks: Sequence[TensorUpdate], name: str) -> list[Tensor]:

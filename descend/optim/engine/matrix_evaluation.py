@@ -36,12 +36,12 @@ SMALL, SEVERAL = 64, 16  # most elements of matrices, and fewest matrices, that 
 PIECE = 2**14  # elements whose sums over rows are taken at a time, so that what is in between stays in the cache
 
 # Functions whose bits do not depend on where in memory an element lies: of NumPy's, and of torch's.
-_EXACT = """
+_EXACT_IN_TORCH = "add and_ eq ge gt invert le lt mul narrow ne or_ sub truediv where widen"
+_EXACT_IN_NUMPY = """
     abs add and_ clamp clone detach eq ge gt invert isfinite isinf isnan le logical_and logical_not logical_or lt
     maximum minimum mul ne neg ones_like or_ reciprocal sgn sign sqrt square sub truediv where zeros_like
 """
-_EXACT_IN_NUMPY = frozenset(_EXACT.split())
-_EXACT_IN_TORCH = frozenset("add and_ eq ge gt invert le lt mul narrow ne or_ sub truediv where widen".split(" "))
+_BY_TORCH, _BY_NUMPY = frozenset(_EXACT_IN_TORCH.split()), frozenset(_EXACT_IN_NUMPY.split())
 
 
 @dataclass
@@ -183,12 +183,12 @@ class _Evaluation:
             self._release(at)
             return value
         if not self._by_numpy(op):
-            value = self._by_torch(op) if self._is_whole(op, _EXACT_IN_TORCH) else self._apart(op)
+            value = self._by_torch(op) if self._is_whole(op, _BY_TORCH) else self._apart(op)
             self._release(at)
             return value
         args = [self._argument(x) for x in op.args]
         named = {key: self._argument(x) for key, x in op.kwargs}
-        whole = self._is_whole(op, _EXACT_IN_NUMPY)
+        whole = self._is_whole(op, _BY_NUMPY)
         if whole:
             self._release(at)  # so the result may be computed where an argument is
         out = self._room(at)
@@ -218,13 +218,13 @@ class _Evaluation:
             return True
         name = op.name.removeprefix("operator.")
         if name == "pow":
-            return exact is _EXACT_IN_NUMPY and op.args[1] == 2  # NumPy takes it as a square
+            return exact is _BY_NUMPY and op.args[1] == 2  # NumPy takes it as a square
         if name not in exact:
             return False
         differ = any(isinstance(self.known.get(ref), np.ndarray) for ref in op.refs)
         # A number is a constant to torch, and an array of numbers is not; NumPy bounds by one as by the other but
         # where both are zero.
-        return not differ or (exact is _EXACT_IN_NUMPY and name not in ("clamp", "maximum", "minimum"))
+        return not differ or (exact is _BY_NUMPY and name not in ("clamp", "maximum", "minimum"))
 
     def _argument(self, x: Any, i: int | None = None) -> Any:
         """An argument for all tensors, or for one."""
@@ -281,36 +281,39 @@ class _Evaluation:
     def _row_sums(self, x: NDArray[Any], *, square: bool = False) -> NDArray[np.float64]:
         """Sums of (rows, m) over rows, or of the squares: whole blocks by `fold` of kernel.h, then the rest."""
         rows, m = x.shape
-        step = max(1, PIECE // m)
-        if step >= rows:
-            return self._folded(x, square)
-        return np.concatenate([self._folded(x[i : i + step], square) for i in range(0, rows, step)])
-
-    def _folded(self, x: NDArray[Any], square: bool) -> NDArray[np.float64]:
-        (rows, m), size = x.shape, x.size
-        spare = [self.memory.take((size,), x.dtype) for _ in range(3)]
-        if square:
-            x = np.square(x, out=spare[2].reshape(rows, m))
         whole = m - m % BLOCK
         sums = np.zeros(rows)
         if whole:
-            # Elements at all places are added, so that vectors are long; blocks begin at some places only.
-            places = (rows - 1) * m + whole - BLOCK + 1
-            flat, at, other = x.reshape(-1), spare[0], spare[1]
-            length = places + 15
-            np.add(flat[:length], flat[16 : 16 + length], out=at[:length])
-            for lane in range(32, BLOCK, 16):
-                np.add(at[:length], flat[lane : lane + length], out=at[:length])
-            for half in (8, 4, 2, 1):
-                length -= half
-                np.add(at[:length], at[half : half + length], out=other[:length])
-                at, other = other, at
-            sums = _in_order(at.reshape(rows, m)[:, :whole:BLOCK].astype(np.float64), 1)
+            blocks = self.memory.take((whole // BLOCK, rows), np.float64)
+            step = max(1, PIECE // m)
+            for i in range(0, rows, step):
+                self._fold(x[i : i + step], blocks[:, i : i + step], square)
+            sums = _in_order(blocks, 0)
+            self.memory.give(blocks)
         if whole < m:
-            sums = sums + _in_order(x[:, whole:], 1)
-        for room in spare:
-            self.memory.give(room)
+            rest = x[:, whole:]
+            sums += _in_order(np.square(rest) if square else rest, 1)
         return sums
+
+    def _fold(self, x: NDArray[Any], blocks: NDArray[np.float64], square: bool) -> None:
+        """Write the sums of the whole blocks of (rows, m), or of the squares, as (blocks, rows)."""
+        rows, m = x.shape
+        taken = [self.memory.take((x.size,), x.dtype) for _ in range(3)]
+        x, at, other = x.reshape(-1), *taken[:2]
+        x = np.multiply(x, x, out=taken[2]) if square else x
+        # What is at all places is added, so that vectors are long; blocks begin at some of the places alone.
+        whole = len(blocks) * BLOCK
+        length = (rows - 1) * m + whole - BLOCK + 16
+        np.add(x[:length], x[16 : 16 + length], out=at[:length])
+        for lane in range(32, BLOCK, 16):
+            np.add(at[:length], x[lane : lane + length], out=at[:length])
+        for half in (8, 4, 2, 1):
+            length -= half
+            np.add(at[:length], at[half : half + length], out=other[:length])
+            at, other = other, at
+        blocks[:] = at.reshape(rows, m)[:, :whole:BLOCK].T
+        for room in taken:
+            self.memory.give(room)
 
 
 def _is_packed(b: int, n: int, m: int) -> bool:
@@ -324,7 +327,8 @@ def _in_order(x: NDArray[Any], axis: int) -> NDArray[Any]:
     if x.size == x.shape[axis]:
         return (np.add.accumulate(x.reshape(-1))[-1:] + x.dtype.type(0)).reshape(rest)
     # NumPy adds pairs of pairs along the innermost dimension, and one after the other along all others.
-    first = np.ascontiguousarray(np.moveaxis(x, axis, 0)).reshape(x.shape[axis], -1)
+    outer = x.transpose(axis, *range(axis), *range(axis + 1, x.ndim))
+    first = np.ascontiguousarray(outer).reshape(x.shape[axis], -1)
     return np.add.reduce(first, axis=0, initial=0.0).reshape(rest)
 
 
