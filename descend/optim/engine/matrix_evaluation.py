@@ -33,7 +33,7 @@ __all__ = ["SMALL", "TILE", "Memory", "evaluate"]
 
 TILE = 64  # rows whose values are summed before tiles are, as in compiler/matrix.h
 SMALL, SEVERAL = 64, 16  # most elements of matrices, and fewest matrices, that are updated together, see packs.h
-PIECE = 2**14  # elements whose sums over rows are taken at a time, so that what is in between stays in the cache
+PIECE = 2**15  # elements whose sums over rows are taken at a time, so that what is in between stays in the cache
 
 # Functions whose bits do not depend on where in memory an element lies: of NumPy's, and of torch's.
 _EXACT_IN_TORCH = "add and_ eq ge gt invert le lt mul narrow ne or_ sub truediv where widen"
@@ -297,21 +297,22 @@ class _Evaluation:
 
     def _fold(self, x: NDArray[Any], blocks: NDArray[np.float64], square: bool) -> None:
         """Write the sums of the whole blocks of (rows, m), or of the squares, as (blocks, rows)."""
-        rows, m = x.shape
-        taken = [self.memory.take((x.size,), x.dtype) for _ in range(3)]
-        x, at, other = x.reshape(-1), *taken[:2]
-        x = np.multiply(x, x, out=taken[2]) if square else x
-        # What is at all places is added, so that vectors are long; blocks begin at some of the places alone.
-        whole = len(blocks) * BLOCK
-        length = (rows - 1) * m + whole - BLOCK + 16
-        np.add(x[:length], x[16 : 16 + length], out=at[:length])
-        for lane in range(32, BLOCK, 16):
-            np.add(at[:length], x[lane : lane + length], out=at[:length])
+        taken = [self.memory.take((len(x), len(blocks), 16), x.dtype) for _ in range(2)]
+        if square:
+            taken.append(self.memory.take(x.shape, x.dtype))
+            x = np.multiply(x, x, out=taken[2])
+        lanes = x[:, : len(blocks) * BLOCK].reshape(len(x), len(blocks), -1, 16)
+        sums = np.add(lanes[:, :, 0], lanes[:, :, 1], out=taken[0])
+        for i in range(2, BLOCK // 16):
+            np.add(sums, lanes[:, :, i], out=sums)
+        # Of sixteen the first place is wanted; one vector that covers all places takes less time than many short ones.
+        at, other = (room.reshape(-1) for room in taken[:2])
+        length = at.size
         for half in (8, 4, 2, 1):
             length -= half
             np.add(at[:length], at[half : half + length], out=other[:length])
             at, other = other, at
-        blocks[:] = at.reshape(rows, m)[:, :whole:BLOCK].T
+        blocks[:] = sums[:, :, 0].T
         for room in taken:
             self.memory.give(room)
 
