@@ -23,7 +23,7 @@ from descend.optim.engine.step_inputs import LOW_PRECISION
 from descend.optim.rules.base import MEANS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -33,7 +33,7 @@ __all__ = ["SMALL", "TILE", "Memory", "evaluate"]
 
 TILE = 64  # rows whose values are summed before tiles are, as in compiler/matrix.h
 SMALL, SEVERAL = 64, 16  # most elements of matrices, and fewest matrices, that are updated together, see packs.h
-PIECE = 2**15  # elements whose sums over rows are taken at a time, so that what is in between stays in the cache
+PIECE = 2**16  # elements whose sums over rows are taken at a time, so that what is in between stays in the cache
 
 # Functions whose bits do not depend on where in memory an element lies: of NumPy's, and of torch's.
 _EXACT_IN_TORCH = "add and_ eq ge gt invert le lt mul narrow ne or_ sub truediv where widen"
@@ -44,18 +44,21 @@ _EXACT_IN_NUMPY = """
 _BY_TORCH, _BY_NUMPY = frozenset(_EXACT_IN_TORCH.split()), frozenset(_EXACT_IN_NUMPY.split())
 
 
+_BOOL, _DOUBLE = np.dtype(np.bool_), np.dtype(np.float64)
+
+
 @dataclass
 class Memory:
-    """Arrays that are free, by their shape and type; of one thread."""
+    """Arrays that are free, by their shape and type, for tensors of one shape."""
 
     free: dict[tuple[tuple[int, ...], np.dtype[Any]], list[NDArray[Any]]] = field(
         default_factory=dict[tuple[tuple[int, ...], "np.dtype[Any]"], "list[NDArray[Any]]"]
     )
-    of: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
 
-    def take(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """An array without values."""
-        found = self.free.get((shape, np.dtype(dtype)))
+        found = self.free.get((shape, dtype))
         return found.pop() if found else np.empty(shape, dtype)
 
     def give(self, x: NDArray[Any]) -> None:
@@ -63,14 +66,18 @@ class Memory:
         self.free.setdefault((x.shape, x.dtype), []).append(x)
 
     def begin(self, shape: tuple[int, ...]) -> None:
-        """Keep what is free for tensors of this shape alone."""
-        if self.of != shape:
+        """Drop what is free if it was for tensors of another shape."""
+        if self.shape != shape:
             self.free.clear()
-            self.of = shape
+            self.shape = shape
 
 
 def evaluate(
-    made: MatrixPlan, tensors: Mapping[str, Tensor], shape: tuple[int, int, int, int], known: dict[int, Any], at: Memory
+    made: MatrixPlan,
+    tensors: Mapping[str, Tensor],
+    shape: tuple[int, int, int, int],
+    known: dict[int, Any],
+    memory: Memory,
 ) -> None:
     """Compute new values of the tensors of a stack where the old ones are.
 
@@ -79,42 +86,75 @@ def evaluate(
         tensors: By the name of their buffer, contiguous: (k, ...), or of a stack of one tensor the tensor.
         shape: k tensors, their matrices, rows and columns.
         known: The numbers that no norm is needed for, by their place; those of later stages are added.
-        at: Where values are kept meanwhile.
+        memory: For values meanwhile.
     """
-    at.begin(shape)
+    memory.begin(shape)
     with np.errstate(all="ignore"):
-        _Evaluation(made, tensors, shape, known, at).run()
+        _Evaluation(made, tensors, shape, known, memory).run()
+
+
+@dataclass(frozen=True, eq=False)
+class _Line:
+    """One operation with all that is known of it beforehand.
+
+    Attributes:
+        at: Its place in the text.
+        op: The operation.
+        function: Of NumPy, or None where there is none.
+        into: The buffer whose old values nothing reads any more, so that the new ones are computed there, or None.
+        done: Places of the values that it is the last to read.
+    """
+
+    at: int
+    op: Op
+    function: Callable[..., NDArray[Any]] | None
+    into: str | None
+    done: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Stage:
+    """What is computed in a stage.
+
+    Attributes:
+        sums: Norms and totals.
+        numbers: Places of the numbers that operations of the stage read.
+        lines: The values of elements, rows, columns and matrices.
+    """
+
+    sums: tuple[_Line, ...]
+    numbers: tuple[int, ...]
+    lines: tuple[_Line, ...]
 
 
 @functools.lru_cache(maxsize=256)
-def _order(made: MatrixPlan) -> tuple[tuple[tuple[int, ...], ...], dict[int, int], dict[int, int]]:
-    """What is computed in each stage, in order; the turn of each operation; and the last turn that reads each value."""
+def _stages(made: MatrixPlan) -> tuple[_Stage, ...]:
     ops = made.text.ops
-    stages: list[tuple[int, ...]] = []
+    stages: list[tuple[list[int], list[int]]] = []
     for stage in range(made.last + 1):
         here = [at for at in made.live if ops[at].stage == stage]
         sums = [at for at in here if ops[at].name in ("norm", "total")]
-        stages.append((*sums, *(at for at in here if ops[at].kind != "number")))
-    turn = {at: i for i, at in enumerate(at for here in stages for at in here)}
-    last: dict[int, int] = {}
-    for at in turn:
-        for ref in ops[at].refs:
-            last[ref] = max(turn[at], last.get(ref, -1))
-    return tuple(stages), turn, last
-
-
-@functools.lru_cache(maxsize=256)
-def _in_place(made: MatrixPlan) -> dict[int, str]:
-    """Values that are computed where the old ones are, which nothing reads any more: buffer by the value's place."""
-    ops = made.text.ops
-    _, turn, last = _order(made)
+        stages.append((sums, [at for at in here if ops[at].kind != "number"]))
+    turn = {at: i for i, at in enumerate(at for both in stages for here in both for at in here)}
+    last = {ref: at for at in turn for ref in ops[at].refs}
+    new = {**made.writes, **made.kept}
     old = {str(ops[at].args[0]): at for at in turn if ops[at].name == "input"}
-    found: dict[int, str] = {}
-    for name, at in {**made.writes, **made.kept}.items():
-        unread = name not in old or last.get(old[name], -1) <= turn[at]
+    into: dict[int, str] = {}
+    for name, at in new.items():
+        unread = name not in old or turn[last.get(old[name], old[name])] <= turn[at]
         if unread and ops[at].name in NUMPY and not ops[at].boolean:
-            found.setdefault(at, name)
-    return found
+            into.setdefault(at, name)
+    kept = set(new.values())
+
+    def line(at: int) -> _Line:
+        done = tuple(ref for ref in dict.fromkeys(ops[at].refs) if last[ref] == at and ref not in kept)
+        return _Line(at, ops[at], NUMPY.get(ops[at].name), into.get(at), done)
+
+    found: list[_Stage] = []
+    for sums, others in stages:
+        read = dict.fromkeys(ref for at in others for ref in ops[at].refs if ops[ref].kind == "number")
+        found.append(_Stage(tuple(map(line, sums)), tuple(read), tuple(map(line, others))))
+    return tuple(found)
 
 
 class _Evaluation:
@@ -129,88 +169,88 @@ class _Evaluation:
         memory: Memory,
     ) -> None:
         self.made, self.ops, self.known, self.memory = made, made.text.ops, known, memory
-        self.tensors = {name: x.detach() for name, x in tensors.items()}
-        wide = self.tensors["p"]
-        self.casts = {"widen": wide.dtype, "narrow": self.tensors.get("w", wide).dtype}
-        self.dtype: Any = wide.numpy().dtype
+        wide, narrow = tensors["p"].dtype, tensors.get("w", tensors["p"]).dtype
+        self.casts = {"widen": wide, "narrow": narrow}
+        self.low = narrow if narrow in LOW_PRECISION else None
+        # Arrays of NumPy but for values of low precision, which are torch's.
+        self.held: dict[str, Any] = {
+            name: x.detach() if x.dtype is self.low else x.detach().numpy() for name, x in tensors.items()
+        }
+        self.dtype: np.dtype[Any] = self.held["p"].dtype
         k, b, n, m = shape
         self.count = k
         self.shapes = {"element": shape, "row": (k, b, n, 1), "column": (k, b, 1, m), "matrix": (k, b, 1, 1)}
-        self.stages, self.turn, self.last = _order(made)
-        self.values: dict[int, Any] = {}
+        self.values: dict[int, Any] = {}  # numbers: a scalar that all tensors share, or (k, 1, 1, 1)
         self.taken: set[int] = set()  # places of the values that are in arrays of `memory`
 
     def run(self) -> None:
         """Compute all values, then write those that are not in their place."""
-        ops = self.ops
-        for stage, here in enumerate(self.stages):
-            sums = [at for at in here if ops[at].kind == "number"]
-            for at in sums:
-                found = self._reduced(at)
-                self.known[at] = found if self.count > 1 else float(found[0])
-                self._release(at)
-            if stage:
-                (numbers if self.count == 1 else numbers_of_stack)(self.made.text, self.known, stage)
-            for at in here[len(sums) :]:
-                self.values[at] = self._value(at)
-        placed = _in_place(self.made)
+        ops, stages = self.ops, _stages(self.made)
+        into: dict[int, str | None] = {}
+        for i, stage in enumerate(stages):
+            for line in stage.sums:
+                found = self._reduced(line.op)
+                self.known[line.at] = found if self.count > 1 else float(found[0])
+                self._release(line)
+            if i:
+                (numbers if self.count == 1 else numbers_of_stack)(self.made.text, self.known, i)
+            for at in stage.numbers:
+                self.values[at] = self._number(self.known[at], ops[at].boolean)
+            for line in stage.lines:
+                self.values[line.at] = self._value(line)
+                into[line.at] = line.into
         for name, at in {**self.made.writes, **self.made.kept}.items():
-            new = self.values[at]
-            if placed.get(at) != name:
-                new = torch.from_numpy(new) if isinstance(new, np.ndarray) else new
-                self.tensors[name].copy_(new.view_as(self.tensors[name]))
+            if into[at] != name:
+                new, place = self.values[at], self.held[name]
+                if isinstance(new, Tensor):
+                    place.copy_(new.view_as(place))
+                else:
+                    place[...] = new.reshape(place.shape)
         for at in self.taken:
             self.memory.give(self.values[at])
 
-    def _release(self, at: int) -> None:
+    def _number(self, x: Any, boolean: bool) -> Any:
+        if isinstance(x, np.ndarray):
+            return x.astype(_BOOL if boolean else self.dtype).reshape(-1, 1, 1, 1)
+        return bool(x) if boolean else self.dtype.type(x)
+
+    def _release(self, line: _Line) -> None:
         """Give back the arrays of values that an operation is the last to read."""
-        for ref in self.taken.intersection(self.ops[at].refs):
-            if self.last[ref] == self.turn[at] and ref not in self._written:
+        for ref in line.done:
+            if ref in self.taken:
                 self.taken.remove(ref)
                 self.memory.give(self.values.pop(ref))
 
-    @functools.cached_property
-    def _written(self) -> set[int]:
-        return {*self.made.writes.values(), *self.made.kept.values()}
-
-    def _value(self, at: int) -> Any:
-        op = self.ops[at]
+    def _value(self, line: _Line) -> Any:
+        op = line.op
         if op.name == "input":
-            x = self.tensors[str(op.args[0])].view(self.shapes[op.kind])
-            return x if x.dtype in LOW_PRECISION else x.numpy()
+            x = self.held[str(op.args[0])]
+            return x.reshape(self.shapes[op.kind])
         if op.name in MEANS:
-            value = self._reduced(at).astype(self.dtype).reshape(self.shapes[op.kind])
-            self._release(at)
-            return value
-        if not self._by_numpy(op):
+            value = self._reduced(op).astype(self.dtype).reshape(self.shapes[op.kind])
+        elif line.function is None or (self.low and any(isinstance(self.values[ref], Tensor) for ref in op.refs)):
             value = self._by_torch(op) if self._is_whole(op, _BY_TORCH) else self._apart(op)
-            self._release(at)
-            return value
-        args = [self._argument(x) for x in op.args]
-        named = {key: self._argument(x) for key, x in op.kwargs}
-        whole = self._is_whole(op, _BY_NUMPY)
-        if whole:
-            self._release(at)  # so the result may be computed where an argument is
-        out = self._room(at)
-        if whole:
-            return NUMPY[op.name](*args, **named, out=out)
-        for i in range(self.count):
-            args = [self._argument(x, i) for x in op.args]
-            named = {key: self._argument(x, i) for key, x in op.kwargs}
-            NUMPY[op.name](*args, **named, out=out[i : i + 1])
-        self._release(at)
-        return out
+        elif self._is_whole(op, _BY_NUMPY):
+            args = [self._argument(x) for x in op.args]
+            named = {key: self._argument(x) for key, x in op.kwargs}
+            self._release(line)  # so the result may be computed where an argument is
+            return line.function(*args, **named, out=self._room(line))
+        else:
+            value = self._room(line)
+            for i in range(self.count):
+                args = [self._argument(x, i) for x in op.args]
+                named = {key: self._argument(x, i) for key, x in op.kwargs}
+                line.function(*args, **named, out=value[i : i + 1])
+        self._release(line)
+        return value
 
-    def _room(self, at: int) -> NDArray[Any]:
-        """Where a value is computed: in its buffer if the old one is not read any more."""
-        op, name = self.ops[at], _in_place(self.made).get(at)
-        if name is not None:
-            return self.tensors[name].view(self.shapes[op.kind]).numpy()
-        self.taken.add(at)
-        return self.memory.take(self.shapes[op.kind], np.bool_ if op.boolean else self.dtype)
-
-    def _by_numpy(self, op: Op) -> bool:
-        return op.name in NUMPY and not any(isinstance(self.values.get(ref), Tensor) for ref in op.refs)
+    def _room(self, line: _Line) -> NDArray[Any]:
+        """Where a value is computed."""
+        op = line.op
+        if line.into is not None:
+            return self.held[line.into].reshape(self.shapes[op.kind])
+        self.taken.add(line.at)
+        return self.memory.take(self.shapes[op.kind], _BOOL if op.boolean else self.dtype)
 
     def _is_whole(self, op: Op, exact: frozenset[str]) -> bool:
         """Whether one call for all tensors gives the bits of a call for each."""
@@ -227,56 +267,45 @@ class _Evaluation:
         return not differ or (exact is _BY_NUMPY and name not in ("clamp", "maximum", "minimum"))
 
     def _argument(self, x: Any, i: int | None = None) -> Any:
-        """An argument for all tensors, or for one."""
+        """An argument for all tensors, or for one of them."""
         if not isinstance(x, Ref):
             return x
-        one = slice(None) if i is None else slice(i, i + 1)
-        op = self.ops[x.at]
-        if op.kind != "number":
-            return self.values[x.at][one]
-        value = self.known[x.at]
-        if isinstance(value, np.ndarray):
-            if i is None:
-                return value.astype(np.bool_ if op.boolean else self.dtype).reshape(-1, 1, 1, 1)
-            value = value[i]
-        return bool(value) if op.boolean else self.dtype.type(value)
+        value = self.values[x.at]
+        if i is None or not isinstance(value, (np.ndarray, Tensor)):
+            return value
+        return value[i : i + 1] if self.ops[x.at].kind != "number" else value[i, 0, 0, 0]
 
     def _by_torch(self, op: Op, i: int | None = None) -> Any:
         known = {ref: self._argument(Ref(ref), i) for ref in op.refs}
         known = {ref: x if isinstance(x, Tensor) else torch.as_tensor(x, device="cpu") for ref, x in known.items()}
         value = carry_out(op, known, self.casts)
-        return value if value.dtype in LOW_PRECISION else value.numpy()
+        return value if value.dtype is self.low else value.numpy()
 
     def _apart(self, op: Op) -> Any:
         """A value that torch computes for one tensor after the other."""
         found = [self._by_torch(op, i) for i in range(self.count)]
         return torch.cat(found) if isinstance(found[0], Tensor) else np.concatenate(found)
 
-    def _reduced(self, at: int) -> NDArray[Any]:
-        """Means, norms or totals: with any dimensions, of a norm or total (k,)."""
-        op = self.ops[at]
+    def _reduced(self, op: Op) -> NDArray[Any]:
+        """Means in order, in any shape; norms or totals as (k,)."""
         source = self.ops[op.refs[0]].kind
         x: NDArray[Any] = self.values[op.refs[0]]
-        x = x.astype(self.dtype) if x.dtype == np.bool_ else x
+        x = x.astype(self.dtype) if x.dtype == _BOOL else x
         k, b, n, m = x.shape
         if source != "element":  # of one value a row, or one a column
-            axis = 2 if source == "row" else 3
-            return _in_order(x.astype(np.float64), axis) / x.shape[axis]
+            return _along(x.reshape(k * b, n * m).astype(np.float64)) / (n * m)
         if op.name == "row_mean":
             return self._row_sums(x.reshape(-1, m)) / m
         if op.name == "column_mean":
-            return _in_order(_tile_sums(x.reshape(k * b, n, m)).astype(np.float64), 1) / n
+            return _down(_tile_sums(x.reshape(k * b, n, m)).astype(np.float64)) / n
+        square = op.name == "norm"
         if self.made.packs and _is_packed(b, n, m):
-            x = np.square(x, out=self.memory.take(x.shape, x.dtype)) if op.name == "norm" else x
-            sums = _padded(_in_order(x.reshape(k, b, n * m), 2), BLOCK)
-            totals = self._row_sums(sums)
-            if op.name == "norm":
-                self.memory.give(x)
+            each = _along((x * x if square else x).reshape(k * b, n * m)).reshape(k, b)
+            totals = self._row_sums(_padded(each, BLOCK))
         else:
-            rows = self._row_sums(x.reshape(-1, m), square=op.name == "norm").reshape(k * b, n)
-            tiles = _in_order(_padded(rows, TILE).reshape(k, -1, TILE), 2)
-            totals = _in_order(tiles, 1)
-        return np.sqrt(totals) if op.name == "norm" else totals
+            rows = self._row_sums(x.reshape(-1, m), square=square).reshape(k * b, n)
+            totals = _along(_along(_padded(rows, TILE).reshape(-1, TILE)).reshape(k, -1))
+        return np.sqrt(totals) if square else totals
 
     def _row_sums(self, x: NDArray[Any], *, square: bool = False) -> NDArray[np.float64]:
         """Sums of (rows, m) over rows, or of the squares: whole blocks by `fold` of kernel.h, then the rest."""
@@ -284,15 +313,15 @@ class _Evaluation:
         whole = m - m % BLOCK
         sums = np.zeros(rows)
         if whole:
-            blocks = self.memory.take((whole // BLOCK, rows), np.float64)
+            blocks = self.memory.take((whole // BLOCK, rows), _DOUBLE)
             step = max(1, PIECE // m)
             for i in range(0, rows, step):
                 self._fold(x[i : i + step], blocks[:, i : i + step], square)
-            sums = _in_order(blocks, 0)
+            sums = _down(blocks[None])[0]
             self.memory.give(blocks)
         if whole < m:
             rest = x[:, whole:]
-            sums += _in_order(np.square(rest) if square else rest, 1)
+            sums += _along(np.square(rest) if square else rest)
         return sums
 
     def _fold(self, x: NDArray[Any], blocks: NDArray[np.float64], square: bool) -> None:
@@ -322,15 +351,17 @@ def _is_packed(b: int, n: int, m: int) -> bool:
     return b >= SEVERAL and n * m <= SMALL
 
 
-def _in_order(x: NDArray[Any], axis: int) -> NDArray[Any]:
-    """The sum along an axis, which is left out, one after the other from 0 on."""
-    rest = x.shape[:axis] + x.shape[axis + 1 :]
-    if x.size == x.shape[axis]:
-        return (np.add.accumulate(x.reshape(-1))[-1:] + x.dtype.type(0)).reshape(rest)
+def _along(x: NDArray[Any]) -> NDArray[Any]:
+    """Sums of (rows, length) over rows, one after the other from 0 on."""
+    if len(x) == 1:
+        return np.add.accumulate(x[0])[-1:] + x.dtype.type(0)
     # NumPy adds pairs of pairs along the innermost dimension, and one after the other along all others.
-    outer = x.transpose(axis, *range(axis), *range(axis + 1, x.ndim))
-    first = np.ascontiguousarray(outer).reshape(x.shape[axis], -1)
-    return np.add.reduce(first, axis=0, initial=0.0).reshape(rest)
+    return np.add.reduce(np.ascontiguousarray(x.T), axis=0, initial=0.0)
+
+
+def _down(x: NDArray[Any]) -> NDArray[Any]:
+    """Sums of (matrices, n, m) over columns, one after the other from 0 on."""
+    return np.add.reduce(x, axis=1, initial=0.0) if x.shape[2] > 1 else _along(x[:, :, 0])[:, None]
 
 
 def _padded(x: NDArray[Any], length: int) -> NDArray[Any]:
@@ -343,6 +374,9 @@ def _tile_sums(x: NDArray[Any]) -> NDArray[Any]:
     """Sums of (matrices, n, m) over the columns of each tile: (matrices, tiles, m)."""
     b, n, m = x.shape
     whole = n - n % TILE
-    parts = [x[:, :whole].reshape(b, -1, TILE, m)] * (whole > 0) + [x[:, None, whole:]] * (whole < n)
-    sums = [np.add.reduce(part, axis=2, initial=0.0) if m > 1 else _in_order(part, 2) for part in parts]
-    return sums[0] if len(sums) == 1 else np.concatenate(sums, axis=1)
+    sums = np.empty((b, -(-n // TILE), m), dtype=x.dtype)
+    if whole:
+        sums[:, : whole // TILE] = _down(x[:, :whole].reshape(-1, TILE, m)).reshape(b, -1, m)
+    if whole < n:
+        sums[:, -1] = _down(x[:, whole:])
+    return sums
