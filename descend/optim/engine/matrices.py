@@ -318,7 +318,7 @@ def _places_of_all(tasks: Sequence[TensorUpdate], name: str) -> list[Tensor]:
     """The tensors of one buffer; gradients as copies where they are not in the precision of the weights."""
     if name == "g":
         dtype, gradients = tasks[0].param.dtype, [task.gradient for task in tasks]
-        return [g if g.dtype is dtype and not g.is_neg() else g.resolve_neg().to(dtype) for g in gradients]
+        return [g if g.dtype is dtype else g.to(dtype) for g in gradients]
     if name == "w":
         return [task.param for task in tasks]
     if name == "p":
