@@ -80,8 +80,8 @@ def _where(condition: Any, a: Any, b: Any, *, out: NDArray[Any]) -> NDArray[Any]
 
 
 def _clamp(x: Any, min: Any = None, max: Any = None, *, out: NDArray[Any]) -> NDArray[Any]:  # noqa: A002  # torch's names
-    if min is None or max is None:  # as np.clip does, in less than half of its time for few elements
-        return np.minimum(x, max, out=out) if min is None else np.maximum(x, min, out=out)
+    if max is None and min is not None:  # what np.clip does after checks that take as long as a short operation
+        return np.maximum(x, min, out=out)
     return np.clip(x, min, max, out=out)
 
 

@@ -252,7 +252,7 @@ def numbers_of_stack(text: Trace, known: dict[int, Any], stage: int) -> None:
 def _of_arrays(function: Callable[[float, float], Any] | None, x: Any, y: Any) -> NDArray[np.float64] | None:
     """What a function makes of (k,) and floats, or None where NumPy may round or choose otherwise than `numbers`."""
     with np.errstate(all="ignore"):
-        if function in _ROUNDED:
+        if function is not None and function in _ROUNDED:
             return function(x, y)
         if function in (_smaller, _larger) and not np.any((x == 0.0) & (y == 0.0)):
             second = (y < x) if function is _smaller else (y > x)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from descend.optim.compiler.matrix_plan import MatrixPlan
 
-__all__ = ["SMALL", "TILE", "Memory", "evaluate"]
+__all__ = ["SEVERAL", "SMALL", "TILE", "Memory", "evaluate", "is_packed"]
 
 TILE = 64  # rows whose values are summed before tiles are, as in compiler/matrix.h
 SMALL, SEVERAL = 64, 16  # most elements of matrices, and fewest matrices, that are updated together, see packs.h
@@ -299,7 +299,7 @@ class _Evaluation:
         if op.name == "column_mean":
             return _down(_tile_sums(x.reshape(k * b, n, m)).astype(np.float64)) / n
         square = op.name == "norm"
-        if self.made.packs and _is_packed(b, n, m):
+        if self.made.packs and is_packed((b, n, m)):
             each = _along((x * x if square else x).reshape(k * b, n * m)).reshape(k, b)
             totals = self._row_sums(_padded(each, BLOCK))
         else:
@@ -346,8 +346,9 @@ class _Evaluation:
             self.memory.give(room)
 
 
-def _is_packed(b: int, n: int, m: int) -> bool:
+def is_packed(shape: tuple[int, ...]) -> bool:
     """Whether matrices, rows and columns make a tensor that is summed matrix by matrix."""
+    b, n, m = shape
     return b >= SEVERAL and n * m <= SMALL
 
 
