@@ -33,7 +33,7 @@ __all__ = ["SEVERAL", "SMALL", "TILE", "Memory", "evaluate", "is_packed"]
 
 TILE = 64  # rows whose values are summed before tiles are, as in compiler/matrix.h
 SMALL, SEVERAL = 64, 16  # most elements of matrices, and fewest matrices, that are updated together, see packs.h
-PIECE = 2**16  # elements whose sums over rows are taken at a time, so that what is in between stays in the cache
+PIECE = 2**17  # elements whose sums over rows are taken at a time, so that what is in between stays in the cache
 
 # Functions whose bits do not depend on where in memory an element lies: of NumPy's, and of torch's.
 _EXACT_IN_TORCH = "add and_ eq ge gt invert le lt mul narrow ne or_ sub truediv where widen"
@@ -326,22 +326,25 @@ class _Evaluation:
 
     def _fold(self, x: NDArray[Any], blocks: NDArray[np.float64], square: bool) -> None:
         """Write the sums of the whole blocks of (rows, m), or of the squares, as (blocks, rows)."""
-        taken = [self.memory.take((len(x), len(blocks), 16), x.dtype) for _ in range(2)]
+        taken = [self.memory.take((BLOCK // 16, x.shape[0] * len(blocks) * 16), x.dtype)]
         if square:
             taken.append(self.memory.take(x.shape, x.dtype))
-            x = np.multiply(x, x, out=taken[2])
-        lanes = x[:, : len(blocks) * BLOCK].reshape(len(x), len(blocks), -1, 16)
-        sums = np.add(lanes[:, :, 0], lanes[:, :, 1], out=taken[0])
-        for i in range(2, BLOCK // 16):
-            np.add(sums, lanes[:, :, i], out=sums)
-        # Of sixteen the first place is wanted; one vector that covers all places takes less time than many short ones.
-        at, other = (room.reshape(-1) for room in taken[:2])
+            x = np.multiply(x, x, out=taken[1])
+        # The first sixteen of all blocks come first, then the second sixteen, so that sums are of few long vectors.
+        word = np.dtype((np.void, 16 * x.itemsize))
+        words = x[:, : len(blocks) * BLOCK].view(word).reshape(*blocks.shape[::-1], -1)
+        lanes = taken[0]
+        lanes.view(word).reshape(-1, *blocks.shape[::-1])[...] = words.transpose(2, 0, 1)
+        at, other = lanes[:2]
+        for lane in lanes[1:]:
+            np.add(at, lane, out=at)
+        # Of each sixteen the first place is wanted; to add at all places takes less time than many short vectors.
         length = at.size
         for half in (8, 4, 2, 1):
             length -= half
             np.add(at[:length], at[half : half + length], out=other[:length])
             at, other = other, at
-        blocks[:] = sums[:, :, 0].T
+        blocks[:] = at[::16].reshape(blocks.shape[::-1]).T
         for room in taken:
             self.memory.give(room)
 
