@@ -51,7 +51,8 @@ __all__ = [
 ]
 
 _ONE = torch.ones((), dtype=torch.float64, device="cpu")
-STACK_ELEMENTS = 2**16  # of weights that NumPy updates side by side, of which a cache holds a few values for each
+STACK_ELEMENTS = 2**17  # of weights that NumPy updates side by side, of which a cache holds a few values for each
+FEWEST = 4  # tensors of a full stack; larger ones are updated where they are, as a copy takes what fewer calls save
 
 
 @functools.lru_cache(maxsize=1024)
@@ -296,7 +297,8 @@ def _by_numpy(made: MatrixPlan, tasks: Sequence[TensorUpdate], known: Sequence[N
     common = {id(mine): mine for mine in known}
     memory = Memory()
     for (shape, which), some in alike.items():
-        most = max(1, STACK_ELEMENTS // shape.numel())
+        most = STACK_ELEMENTS // shape.numel()
+        most = most if most >= FEWEST else 1
         for i in range(0, len(some), most):
             _update_stack(made, some[i : i + most], common[which].copy(), memory)
 
