@@ -78,7 +78,7 @@ def trace_of(settings: GroupSettings, dtype: torch.dtype, dims: int) -> Trace | 
 def _can_be_held(task: TensorUpdate) -> bool:
     """Whether weights and gradient are plain memory of this machine."""
     p = task.param
-    plain = type(p) in PLAIN_TYPES and p.device.type == "cpu" and p.layout is torch.strided
+    plain = type(p) in PLAIN_TYPES and p.is_cpu and p.layout is torch.strided
     return plain and p.numel() > 0 and not is_sparse(task.gradient)
 
 
