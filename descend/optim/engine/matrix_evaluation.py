@@ -34,6 +34,7 @@ __all__ = ["SEVERAL", "SMALL", "TILE", "Memory", "evaluate", "is_packed"]
 TILE = 64  # rows whose values are summed before tiles are, as in compiler/matrix.h
 SMALL, SEVERAL = 64, 16  # most elements of matrices, and fewest matrices, that are updated together, see packs.h
 PIECE = 2**17  # elements whose sums over rows are taken at a time, so that what is in between stays in the cache
+NARROW = 16  # columns, fewer of which are too short a vector
 
 # Functions whose bits do not depend on where in memory an element lies: of NumPy's, and of torch's.
 _EXACT_IN_TORCH = "add and_ eq ge gt invert le lt mul narrow ne or_ sub truediv where widen"
@@ -42,7 +43,6 @@ _EXACT_IN_NUMPY = """
     maximum minimum mul ne neg ones_like or_ reciprocal sgn sign sqrt square sub truediv where zeros_like
 """
 _BY_TORCH, _BY_NUMPY = frozenset(_EXACT_IN_TORCH.split()), frozenset(_EXACT_IN_NUMPY.split())
-
 
 _BOOL, _DOUBLE = np.dtype(np.bool_), np.dtype(np.float64)
 
@@ -365,7 +365,11 @@ def _along(x: NDArray[Any]) -> NDArray[Any]:
 
 def _down(x: NDArray[Any]) -> NDArray[Any]:
     """Sums of (matrices, n, m) over columns, one after the other from 0 on."""
-    return np.add.reduce(x, axis=1, initial=0.0) if x.shape[2] > 1 else _along(x[:, :, 0])[:, None]
+    count, n, m = x.shape
+    if m < min(count, NARROW):  # many narrow matrices: what is summed lies apart in long vectors
+        apart = np.ascontiguousarray(x.reshape(count, n * m).T).reshape(n, -1)
+        return np.add.reduce(apart, axis=0, initial=0.0).reshape(m, count).T
+    return np.add.reduce(x, axis=1, initial=0.0) if m > 1 else _along(x[:, :, 0])[:, None]
 
 
 def _padded(x: NDArray[Any], length: int) -> NDArray[Any]:
