@@ -79,7 +79,14 @@ def _where(condition: Any, a: Any, b: Any, *, out: NDArray[Any]) -> NDArray[Any]
     return out
 
 
+_LONG = 128  # elements of a row from which on a row of equal bounds takes less time than one bound
+
+
 def _clamp(x: Any, min: Any = None, max: Any = None, *, out: NDArray[Any]) -> NDArray[Any]:  # noqa: A002  # torch's names
+    if max is None and min is not None:  # what np.clip does after checks that take as long as a short operation
+        if np.ndim(min) == 0 and out.shape[-1:] >= (_LONG,):
+            min = np.full(out.shape[-1], min, dtype=out.dtype)  # noqa: A001  # NumPy has vectors for two arrays alone
+        return np.maximum(x, min, out=out)
     return np.clip(x, min, max, out=out)
 
 

@@ -1,9 +1,8 @@
 """Rules with means over rows and columns, such as Adafactor: all their tensors in one call of a compiled kernel.
 
 Parameters, gradients and state stay where they are; the kernel takes their addresses. Without a kernel NumPy computes
-the same text, tensor after tensor, with sums in the order of the kernel's (compiler/matrix.h, and packs.h for tensors
-of many small matrices), so both get the same bits. What this cannot take (other devices, texts that are more than means
-and arithmetic) gets the reference update.
+the same text to the same bits, of small tensors many at a time (engine/matrix_evaluation.py). What this cannot take
+(other devices, texts that are more than means and arithmetic) gets the reference update.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from descend.optim.compiler.interpreter import NUMPY
-from descend.optim.compiler.layout import BLOCK
 from descend.optim.compiler.matrix_plan import MatrixPlan, plan
 from descend.optim.compiler.native import MatrixCompileJob, MatrixLaunch
-from descend.optim.compiler.partition import carry_out, numbers
-from descend.optim.compiler.trace import STATE, Ref, Trace, Untraceable, trace_matrices
+from descend.optim.compiler.partition import numbers
+from descend.optim.compiler.trace import STATE, Trace, Untraceable, trace_matrices
+from descend.optim.engine.matrix_evaluation import Memory, evaluate
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
 from descend.optim.engine.step_inputs import LOW_PRECISION, is_sparse
 from descend.optim.rules.base import MEANS
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
     from descend.optim.engine.step_inputs import TensorUpdate
 
 __all__ = [
-    "TILE",
+    "STACK_ELEMENTS",
     "MatrixBatch",
     "MatrixCall",
     "MatrixUpdates",
@@ -53,14 +51,8 @@ __all__ = [
 ]
 
 _ONE = torch.ones((), dtype=torch.float64, device="cpu")
-TILE = 64  # rows whose values are summed before tiles are, as in compiler/matrix.h
-SMALL, SEVERAL = 64, 16  # most elements of matrices, and fewest matrices, that are updated together, see packs.h
-
-
-def is_packed(shape: tuple[int, ...]) -> bool:
-    """Whether matrices, rows and columns make a tensor that is summed matrix by matrix."""
-    batch, n, m = shape
-    return batch >= SEVERAL and n * m <= SMALL
+STACK_ELEMENTS = 2**17  # of weights that NumPy updates side by side, of which a cache holds a few values for each
+FEWEST = 4  # tensors of a full stack; larger ones are updated where they are, as a copy takes what fewer calls save
 
 
 @functools.lru_cache(maxsize=1024)
@@ -86,7 +78,7 @@ def trace_of(settings: GroupSettings, dtype: torch.dtype, dims: int) -> Trace | 
 def _can_be_held(task: TensorUpdate) -> bool:
     """Whether weights and gradient are plain memory of this machine."""
     p = task.param
-    plain = type(p) in PLAIN_TYPES and p.device.type == "cpu" and p.layout is torch.strided
+    plain = type(p) in PLAIN_TYPES and p.is_cpu and p.layout is torch.strided
     return plain and p.numel() > 0 and not is_sparse(task.gradient)
 
 
@@ -120,7 +112,11 @@ class MatrixBatch:
 
     def numbers(self) -> list[Numbers]:
         """Those of each update; equal ones are one object."""
-        kinds = [(trace, task.settings, float(task.count)) for trace, task in zip(self.traces, self.tasks, strict=True)]
+        counts = torch.stack([task.entry["step"] for task in self.tasks]).tolist()
+        kinds = [
+            (trace, task.settings, float(count))
+            for trace, task, count in zip(self.traces, self.tasks, counts, strict=True)
+        ]
         return numbers_of(kinds, [task.param.numel() for task in self.tasks])
 
 
@@ -197,19 +193,24 @@ class MatrixUpdates:
         """Sort updates by text and precision."""
         found = MatrixUpdates()
         batches: dict[tuple[str, torch.dtype], MatrixBatch] = {}
-        traces: dict[tuple[int, torch.dtype, int], Trace | None] = {}  # by group, precision and dimensions
+        known: dict[tuple[int, torch.dtype, int], tuple[Trace, MatrixBatch] | None] = {}
         for task in tasks:
-            key = (task.group, task.param.dtype, task.param.ndim)
-            if key not in traces:
-                traces[key] = trace_of(task.settings, task.param.dtype, task.param.ndim)
-            trace = traces[key]
-            if trace is None or not _can_be_held(task):
+            p = task.param
+            key = (task.group, p.dtype, p.ndim)
+            if key not in known:
+                trace = trace_of(task.settings, p.dtype, p.ndim)
+                if trace is None:
+                    known[key] = None
+                else:
+                    batch = batches.setdefault((trace.structure, p.dtype), MatrixBatch(trace, [], []))
+                    known[key] = trace, batch
+            mine = known[key]
+            if mine is None or not _can_be_held(task):
                 found.others.append(task)
-                continue
-            batch = batches.setdefault((trace.structure, task.param.dtype), MatrixBatch(trace, [], []))
-            batch.tasks.append(task)
-            batch.traces.append(trace)
-        found.batches = list(batches.values())
+            else:
+                mine[1].tasks.append(task)
+                mine[1].traces.append(mine[0])
+        found.batches = [batch for batch in batches.values() if batch.tasks]
         return found
 
 
@@ -220,10 +221,7 @@ def step_matrices(batch: MatrixBatch, library: ctypes.CDLL | None) -> None:
     if library is not None:
         _call(library, made, batch.tasks, known)
     else:
-        for task, mine in zip(batch.tasks, known, strict=True):
-            held = _Held.of(task, made.buffers)
-            _Evaluation(made, held, mine.copy()).run()
-            held.put_back()
+        _by_numpy(made, batch.tasks, known)
     increment_version([task.param for task in batch.tasks])
     counts = [task.entry["step"] for task in batch.tasks]
     foreach("add_")(counts, [_ONE] * len(counts))
@@ -291,6 +289,46 @@ def _entries(names: tuple[str, ...]) -> list[tuple[str, str]]:
     return [(name, name.removeprefix(STATE)) for name in names if name.startswith(STATE)]
 
 
+def _by_numpy(made: MatrixPlan, tasks: Sequence[TensorUpdate], known: Sequence[Numbers]) -> None:
+    """Update small tensors of one shape, with the same numbers, as stacks, and large ones where they are."""
+    alike: dict[tuple[torch.Size, int], list[TensorUpdate]] = {}
+    for task, mine in zip(tasks, known, strict=True):
+        alike.setdefault((task.param.shape, id(mine)), []).append(task)
+    common = {id(mine): mine for mine in known}
+    memory = Memory()
+    for (shape, which), some in alike.items():
+        most = STACK_ELEMENTS // shape.numel()
+        most = most if most >= FEWEST else 1
+        for i in range(0, len(some), most):
+            _update_stack(made, some[i : i + most], common[which].copy(), memory)
+
+
+def _update_stack(made: MatrixPlan, tasks: list[TensorUpdate], known: Numbers, memory: Memory) -> None:
+    if len(tasks) == 1:
+        held = _Held.of(tasks[0], made.buffers)
+        evaluate(made, held.tensors, (1, *held.shape), known, memory)
+        held.put_back()
+        return
+    places = {name: _places_of_all(tasks, name) for name in made.buffers}
+    tensors = {name: torch.stack(each) for name, each in places.items()}
+    evaluate(made, tensors, (len(tasks), *shape_of(tasks[0].param)), known, memory)
+    for name in (*made.writes, *made.kept):
+        torch.unbind_copy(tensors[name], 0, out=places[name])
+
+
+def _places_of_all(tasks: Sequence[TensorUpdate], name: str) -> list[Tensor]:
+    """The tensors of one buffer; gradients as copies where they are not in the precision of the weights."""
+    if name == "g":
+        dtype, gradients = tasks[0].param.dtype, [task.gradient for task in tasks]
+        return [g if g.dtype is dtype else g.to(dtype) for g in gradients]
+    if name == "w":
+        return [task.param for task in tasks]
+    if name == "p":
+        return [task.entry.get("master", task.param) for task in tasks]
+    entry = name.removeprefix(STATE)
+    return [task.entry[entry] for task in tasks]
+
+
 def _call(library: ctypes.CDLL, made: MatrixPlan, tasks: Sequence[TensorUpdate], known: Sequence[Numbers]) -> None:
     """Make the one call of a kernel, and copy new values to where they belong."""
     dimensions: list[int] = []
@@ -348,143 +386,3 @@ class MatrixCall:
             launch.memory = -(-self._memory.data_ptr() // 64) * 64
         launch.table, launch.stride, launch.step = table.ctypes.data, table.shape[1], int(table.shape[1] > 1)
         self._library.call(ctypes.byref(launch))
-
-
-class _Evaluation:
-    """One update by NumPy, operation after operation, each with the bits of the kernel."""
-
-    def __init__(self, made: MatrixPlan, held: _Held, known: dict[int, Any]) -> None:
-        self.made, self.ops, self.known = made, made.text.ops, known
-        self.tensors = {name: x.detach() for name, x in held.tensors.items()}
-        wide = self.tensors["p"]
-        self.casts = {"widen": wide.dtype, "narrow": self.tensors.get("w", wide).dtype}
-        self.dtype: Any = wide.numpy().dtype
-        b, n, m = held.shape
-        self.shapes = {"element": (b, n, m), "row": (b, n, 1), "column": (b, 1, m), "matrix": (b, 1, 1)}
-        self.values: dict[int, Any] = {}
-
-    def run(self) -> None:
-        """Compute all values, then write the new ones."""
-        ops = self.ops
-        with np.errstate(all="ignore"):
-            for stage in range(self.made.last + 1):
-                here = [at for at in self.made.live if ops[at].stage == stage]
-                for at in here:
-                    if ops[at].kind == "number" and ops[at].name in ("norm", "total"):
-                        self.known[at] = self._reduced(at)
-                if stage:
-                    numbers(self.made.text, self.known, stage)
-                for at in here:
-                    if ops[at].kind != "number":
-                        self.values[at] = self._value(at)
-        for name, at in {**self.made.writes, **self.made.kept}.items():
-            new = self.values[at]
-            new = torch.from_numpy(new) if isinstance(new, np.ndarray) else new
-            self.tensors[name].copy_(new.view_as(self.tensors[name]))
-
-    def _value(self, at: int) -> Any:
-        op = self.ops[at]
-        if op.name == "input":
-            x = self.tensors[str(op.args[0])].view(self.shapes[op.kind])
-            return x if x.dtype in LOW_PRECISION else x.numpy()
-        if op.name in MEANS:
-            return self._reduced(at)
-        args = [self._argument(x) for x in op.args]
-        if op.name in NUMPY and not any(isinstance(x, Tensor) for x in args):
-            named = {key: self._argument(x) for key, x in op.kwargs}
-            room = np.empty(self.shapes[op.kind], dtype=bool if op.boolean else self.dtype)
-            return NUMPY[op.name](*args, **named, out=room)
-        known = {ref: self._tensor(ref) for ref in op.refs}
-        value = carry_out(op, known, self.casts)
-        return value if value.dtype in LOW_PRECISION else value.numpy()
-
-    def _argument(self, x: Any) -> Any:
-        if not isinstance(x, Ref):
-            return x
-        if self.ops[x.at].kind != "number":
-            return self.values[x.at]
-        return bool(self.known[x.at]) if self.ops[x.at].boolean else self.dtype.type(self.known[x.at])
-
-    def _tensor(self, at: int) -> Tensor:
-        value = self._argument(Ref(at))
-        return value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
-
-    def _reduced(self, at: int) -> Any:
-        """A mean, a norm or a total."""
-        op = self.ops[at]
-        source = self.ops[op.refs[0]].kind
-        x: NDArray[Any] = self.values[op.refs[0]]
-        if source != "element":  # of one value a row, or one a column
-            axis = 1 if source == "row" else 2
-            return self._narrow(_last(x.astype(np.float64), axis) / x.shape[axis])
-        if op.name == "row_mean":
-            return self._narrow((_row_sums(x) / x.shape[2])[..., None])
-        if op.name == "column_mean":
-            return self._narrow(_last(_tile_sums(x).astype(np.float64), 1) / x.shape[1])
-        x = x * x if op.name == "norm" else x
-        if self.made.packs and is_packed(x.shape):
-            parts = _row_sums(_padded(_matrix_sums(x), 0, BLOCK).reshape(1, -1, BLOCK))
-        else:
-            rows = _row_sums(x)
-            parts = _last(_padded(rows, 1, TILE).reshape(rows.shape[0], -1, TILE), 2)
-        total = float(_last(parts.reshape(-1), 0)[0])
-        return float(np.sqrt(total)) if op.name == "norm" else total
-
-    def _narrow(self, x: NDArray[Any]) -> NDArray[Any]:
-        return x.astype(self.dtype)
-
-
-def _last(x: NDArray[Any], axis: int) -> NDArray[Any]:
-    """The sum along an axis, one after the other, which stays with length 1."""
-    if x.shape[axis] > SMALL:
-        return np.take(np.add.accumulate(x, axis=axis), [-1], axis=axis)
-    first, *others = np.moveaxis(x, axis, 0)  # NumPy takes a call's time for each short axis of many
-    sums = first.copy()
-    for other in others:
-        sums += other
-    return np.expand_dims(sums, axis)
-
-
-def _padded(x: NDArray[Any], axis: int, length: int) -> NDArray[Any]:
-    """x with zeros after it, to a multiple of a length."""
-    room = [(0, -x.shape[i] % length if i == axis else 0) for i in range(x.ndim)]
-    return np.pad(x, room)
-
-
-def _matrix_sums(x: NDArray[Any]) -> NDArray[Any]:
-    """Sums over each matrix, element after element."""
-    sums = np.zeros(x.shape[0], dtype=x.dtype)
-    for element in x.reshape(x.shape[0], -1).T:
-        sums += element
-    return sums
-
-
-def _row_sums(x: NDArray[Any]) -> NDArray[Any]:
-    """Sums over rows in float64, (matrices, rows): whole blocks by `fold` of kernel.h, then the rest."""
-    b, n, m = x.shape
-    whole = m - m % BLOCK
-    lanes = x[..., :whole].reshape(b, n, -1, BLOCK // 16, 16)
-    sums = lanes[..., 0, :] + lanes[..., 1, :]
-    for i in range(2, BLOCK // 16):
-        sums += lanes[..., i, :]
-    half = 8
-    while half:
-        sums = sums[..., :half] + sums[..., half:]
-        half //= 2
-    found = np.zeros((b, n)) if not whole else _last(sums[..., 0].astype(np.float64), 2)[..., 0]
-    if whole == m:
-        return found
-    rest = np.zeros((b, n), dtype=x.dtype)
-    for j in range(whole, m):
-        rest += x[..., j]
-    return found + rest
-
-
-def _tile_sums(x: NDArray[Any]) -> NDArray[Any]:
-    """Sums over the columns of each tile: (matrices, tiles, columns)."""
-    b, n, m = x.shape
-    sums = np.zeros((b, -(-n // TILE), m), dtype=x.dtype)
-    for i in range(min(n, TILE)):
-        rows = x[:, i::TILE]
-        sums[:, : rows.shape[1]] += rows
-    return sums

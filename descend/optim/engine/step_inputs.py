@@ -176,6 +176,8 @@ def check_gradient(g: Tensor, p: Tensor, name: str, rule: Rule | None = None, de
         Unsupported: The gradient is sparse and `dense_only` says why there is no such update.
         RuleError: The gradient is sparse and the rule does not go by rows, or of another shape or on another device.
     """
+    if g.layout is torch.strided and g.shape == p.shape and g.device == p.device:
+        return  # nearly always, and asked of every tensor at every step
     if g.layout is not torch.strided and dense_only:
         raise Unsupported(f"'{name}' has a sparse gradient, and {dense_only}; build the embedding with sparse=False")
     if g.layout is torch.sparse_coo and g.sparse_dim() == 0:

@@ -18,7 +18,7 @@ from descend.optim.compiler.codegen_cpp import HEADER
 from descend.optim.compiler.codegen_packs import PACKS_HEADER, passes
 from descend.optim.compiler.layout import BLOCK
 from descend.optim.compiler.trace import Trace, trace_matrices
-from descend.optim.engine.matrices import SEVERAL, SMALL, is_packed
+from descend.optim.engine.matrix_evaluation import SEVERAL, SMALL, is_packed
 from descend.optim.rules import Adafactor
 from descend.optim.rules.base import Rule
 

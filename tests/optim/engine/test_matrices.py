@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,12 +12,14 @@ from torch import Tensor
 
 import descend.optim
 from descend.optim.compiler import cache
-from descend.optim.engine.matrices import TILE, MatrixUpdates
+from descend.optim.engine import matrices as engine
+from descend.optim.engine.matrices import MatrixUpdates
+from descend.optim.engine.matrix_evaluation import TILE
 from descend.optim.rules import Muon
 from descend.optim.rules.base import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 compiles = pytest.mark.skipif(cache.compiler() is None, reason="no C++ compiler")
 
@@ -212,3 +214,201 @@ def test_a_graph_over_the_old_weights_is_an_error() -> None:
     descend.optim.Adafactor([p], runner="blocks").step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.backward()
+
+
+# Several tensors of each shape: vectors, matrices that end within a block or a tile, and many small ones in packs.
+ALIKE = [
+    (),
+    (1,),
+    (3,),
+    (64,),
+    (130,),
+    (7, 5),
+    (1, 6),
+    (90, 1),
+    (20, 200),
+    (130, 70),
+    (3, 66, 2),
+    (17, 3, 3),
+    (9, 2, 2, 3),
+    (5, 130, 3),
+]
+
+
+@pytest.fixture
+def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tensors NumPy has updated together, each time."""
+    found: list[int] = []
+    evaluate = engine.evaluate
+
+    def spy(made: Any, tensors: Any, shape: tuple[int, ...], known: Any, memory: Any) -> None:
+        found.append(shape[0])
+        evaluate(made, tensors, shape, known, memory)
+
+    monkeypatch.setattr(engine, "evaluate", spy)
+    return found
+
+
+def many(
+    first: Rule,
+    second: Rule,
+    runner: str,
+    dtype: torch.dtype = torch.float32,
+    shapes: Sequence[tuple[int, ...]] = ALIKE,
+) -> list[Tensor]:
+    """Weights and state of two groups after three steps, of which each tensor takes part in two or three."""
+    random = torch.Generator().manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(s, generator=random).to(dtype)) for s in shapes for _ in range(9)]
+    params += [torch.nn.Parameter(torch.randn(40, 30, generator=random).to(dtype).t()) for _ in range(3)]
+    groups = [{"params": params[::2], "lr": 0.1}, {"params": params[1::2], "lr": 0.03, "rule": second}]
+    ours = descend.optim.Optimizer(groups, first, lr=0.1, weight_decay=0.1, runner=runner)
+    for step in range(3):
+        for i, p in enumerate(params):
+            g = torch.randn(p.shape, generator=random).to(dtype)
+            if i % 7 == 0 and dtype is torch.float32:
+                g = torch.complex(torch.zeros_like(g), g).conj().imag  # a view of the negative of what it holds
+            if i % 5 == 0:
+                g = g.mT.contiguous().mT if g.ndim > 1 else g.expand(2, *g.shape)[0]
+            p.grad = None if step and (i + step) % 4 == 0 else g
+        ours.step()
+    assert ours.is_compiled == (runner == "compiled")
+    return [p.detach().clone() for p in params] + [x.clone() for p in params for x in ours.state[p].values()]
+
+
+@compiles
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("limit", [1, 1000, 2**17])
+def test_stacks_have_the_bits_of_kernels(
+    dtype: torch.dtype, limit: int, stacks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "STACK_ELEMENTS", limit)
+    rules = descend.optim.rules.Adafactor(), descend.optim.rules.Adafactor(d=0.5, beta2_decay=-0.6, eps1=0.01)
+    found = many(*rules, "blocks", dtype)
+    largest = {1: 1, 1000: 5, 2**17: 5}[limit]  # of nine tensors, those of the first group
+    assert max(stacks) == largest
+    assert 1 in stacks
+    expected = many(*rules, "compiled", dtype)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@compiles
+def test_stacks_of_a_rule_of_ones_own_have_the_bits_of_its_kernel(stacks: list[int]) -> None:
+    shapes = [shape for shape in ALIKE if len(shape) > 1]
+    found = many(Centered(), Centered(0.5), "blocks", shapes=shapes)
+    assert max(stacks) == 5
+    expected = many(Centered(), Centered(0.5), "compiled", shapes=shapes)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+class Last(NamedTuple):
+    g: Tensor
+
+
+@dataclass(frozen=True)
+class Bounded(Rule):
+    """Bounds that follow from norms, numbers that are true or false, and functions that IEEE does not round."""
+
+    most: float = 2.0
+
+    def init(self, p: Tensor) -> Last:
+        return Last(torch.zeros_like(p))
+
+    def direction(
+        self,
+        g: Tensor,
+        p: Tensor,
+        s: Last,
+        norm: Callable[[Tensor], Tensor],
+        total: Callable[[Tensor], Tensor],
+        row_mean: Callable[[Tensor], Tensor],
+    ) -> tuple[Tensor, Last]:
+        size = norm(g)
+        after = Last(0.5 * s.g + g)  # the old one is read later
+        bound = torch.where(total(p) > 0, size.clamp(max=self.most), 0.5 * size) - 1.0
+        d = torch.maximum(g.clamp(min=-size, max=bound), s.g) + g.exp() / (2 + bound)
+        d = d + torch.sigmoid(p) + torch.where(total(g) > 0, g.tanh(), g**3) + 1e-4 * row_mean(p) * total(p > 0)
+        return d * (d.abs() ** 0.3) + after.g, after
+
+
+def test_a_tensor_of_a_stack_has_the_bits_that_it_has_alone(stacks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is computed, and whether or not a kernel could."""
+    shapes = [shape for shape in ALIKE if len(shape) > 1]
+    found = many(Bounded(), Bounded(1.5), "blocks", shapes=shapes)
+    assert max(stacks) == 5
+    monkeypatch.setattr(engine, "STACK_ELEMENTS", 1)
+    stacks.clear()
+    alone = many(Bounded(), Bounded(1.5), "blocks", shapes=shapes)
+    assert set(stacks) == {1}
+    assert all(torch.equal(a, b) for a, b in zip(found, alone, strict=True))
+    torch.testing.assert_close(found, many(Bounded(), Bounded(1.5), "plain", shapes=shapes), rtol=1e-4, atol=1e-5)
+
+
+class Means(NamedTuple):
+    row: Tensor
+    column: Tensor
+    each: Tensor  # one number a matrix
+    clamped: Tensor
+
+
+@dataclass(frozen=True)
+class Mean(Rule):
+    """The means alone, and the gradient within its norm."""
+
+    def init(self, p: Tensor) -> Means:
+        row = p.new_zeros((*p.shape[:-1], 1))
+        return Means(row, p.new_zeros((*p.shape[:-2], 1, p.shape[-1])), row[..., :1, :].clone(), torch.zeros_like(p))
+
+    def direction(
+        self,
+        g: Tensor,
+        s: Means,
+        norm: Callable[[Tensor], Tensor],
+        row_mean: Callable[[Tensor], Tensor],
+        column_mean: Callable[[Tensor], Tensor],
+    ) -> tuple[Tensor, Means]:
+        row = row_mean(g)
+        return g, Means(row, column_mean(g), column_mean(-row), g.clamp(min=norm(g), max=norm(g) + 1.0))
+
+
+def negative_zeros(runner: str) -> list[list[bool]]:
+    """The signs of the state after a step with gradients of negative zeros."""
+    params = [torch.nn.Parameter(torch.zeros(s)) for s in [(3, 64)] * 3 + [(70, 1), (20, 3, 3), (1, 5), (1, 5), (1, 1)]]
+    for p in params:
+        p.grad = torch.full_like(p, -0.0)
+    ours = descend.optim.Optimizer(params, Mean(), lr=1.0, runner=runner)
+    ours.step()
+    return [ours.state[p][name].signbit().reshape(-1).tolist() for p in params for name in Means._fields]
+
+
+@compiles
+def test_sums_of_negative_zeros_are_zeros_of_the_kernels_sign() -> None:
+    """A sum begins with 0, so it is no negative zero where all its terms are."""
+    found, expected = negative_zeros("blocks"), negative_zeros("compiled")
+    at = Means._fields.index("clamped")  # NumPy's bounds leave a zero its sign
+    of_sums = [i for i in range(len(found)) if i % len(Means._fields) != at]
+    assert [found[i] for i in of_sums] == [expected[i] for i in of_sums]
+    assert not any(any(found[i]) for i in of_sums)
+
+
+def test_zeros_of_a_stack_have_the_sign_that_they_have_alone(
+    stacks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = negative_zeros("blocks")
+    assert max(stacks) == 3
+    monkeypatch.setattr(engine, "STACK_ELEMENTS", 1)
+    assert found == negative_zeros("blocks")
+
+
+def test_a_large_tensor_is_updated_where_it_is(stacks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "STACK_ELEMENTS", 150)
+    params = [torch.nn.Parameter(torch.ones(s)) for s in [(5, 7), (5, 7), (20, 30), (20, 30)]]
+    for p in params:
+        p.grad = torch.ones_like(p)
+    ours = descend.optim.Adafactor(params, runner="blocks")
+    ours.step()
+    places = [x.data_ptr() for p in params for x in (p, *ours.state[p].values())]
+    ours.step()
+    assert places == [x.data_ptr() for p in params for x in (p, *ours.state[p].values())]
+    assert sorted(stacks) == [1, 1, 1, 1, 2, 2]
+    assert torch.equal(params[0], params[1])
+    assert torch.equal(params[2], params[3])
