@@ -12,6 +12,7 @@ pinned, aliases              parameters that must stay at their address
 arena_manager                assigns parameters to arenas and selects the runner of each
 blocks, native               one step of an arena, by the interpreter or CUDA kernels, or by CPU kernels
 matrices, matrix_arena       rules with means over rows and columns: their tensors are updated where they are
+matrix_evaluation            the same by NumPy, where there is no kernel
 
 The kernels themselves are made in `descend/optim/compiler/`.
 """

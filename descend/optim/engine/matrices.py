@@ -21,7 +21,7 @@ from descend.optim.compiler.matrix_plan import MatrixPlan, plan
 from descend.optim.compiler.native import MatrixCompileJob, MatrixLaunch
 from descend.optim.compiler.partition import numbers
 from descend.optim.compiler.trace import STATE, Trace, Untraceable, trace_matrices
-from descend.optim.engine.matrix_evaluation import Memory, evaluate
+from descend.optim.engine.matrix_evaluation import ArrayPool, evaluate
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
 from descend.optim.engine.step_inputs import LOW_PRECISION, is_sparse
 from descend.optim.rules.base import MEANS
@@ -295,7 +295,7 @@ def _by_numpy(made: MatrixPlan, tasks: Sequence[TensorUpdate], known: Sequence[N
     for task, mine in zip(tasks, known, strict=True):
         alike.setdefault((task.param.shape, id(mine)), []).append(task)
     common = {id(mine): mine for mine in known}
-    memory = Memory()
+    memory = ArrayPool()
     for (shape, which), some in alike.items():
         most = STACK_ELEMENTS // shape.numel()
         most = most if most >= FEWEST else 1
@@ -303,7 +303,7 @@ def _by_numpy(made: MatrixPlan, tasks: Sequence[TensorUpdate], known: Sequence[N
             _update_stack(made, some[i : i + most], common[which].copy(), memory)
 
 
-def _update_stack(made: MatrixPlan, tasks: list[TensorUpdate], known: Numbers, memory: Memory) -> None:
+def _update_stack(made: MatrixPlan, tasks: list[TensorUpdate], known: Numbers, memory: ArrayPool) -> None:
     if len(tasks) == 1:
         held = _Held.of(tasks[0], made.buffers)
         evaluate(made, held.tensors, (1, *held.shape), known, memory)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from descend.optim.compiler.matrix_plan import MatrixPlan
 
-__all__ = ["SEVERAL", "SMALL", "TILE", "Memory", "evaluate", "is_packed"]
+__all__ = ["SEVERAL", "SMALL", "TILE", "ArrayPool", "evaluate", "is_packed"]
 
 TILE = 64  # rows whose values are summed before tiles are, as in compiler/matrix.h
 SMALL, SEVERAL = 64, 16  # most elements of matrices, and fewest matrices, that are updated together, see packs.h
@@ -48,7 +48,7 @@ _BOOL, _DOUBLE = np.dtype(np.bool_), np.dtype(np.float64)
 
 
 @dataclass
-class Memory:
+class ArrayPool:
     """Arrays that are free, by their shape and type, for tensors of one shape."""
 
     free: dict[tuple[tuple[int, ...], np.dtype[Any]], list[NDArray[Any]]] = field(
@@ -77,7 +77,7 @@ def evaluate(
     tensors: Mapping[str, Tensor],
     shape: tuple[int, int, int, int],
     known: dict[int, Any],
-    memory: Memory,
+    memory: ArrayPool,
 ) -> None:
     """Compute new values of the tensors of a stack where the old ones are.
 
@@ -94,7 +94,7 @@ def evaluate(
 
 
 @dataclass(frozen=True, eq=False)
-class _Line:
+class _PlannedOp:
     """One operation with all that is known of it beforehand.
 
     Attributes:
@@ -122,9 +122,9 @@ class _Stage:
         lines: The values of elements, rows, columns and matrices.
     """
 
-    sums: tuple[_Line, ...]
+    sums: tuple[_PlannedOp, ...]
     numbers: tuple[int, ...]
-    lines: tuple[_Line, ...]
+    lines: tuple[_PlannedOp, ...]
 
 
 @functools.lru_cache(maxsize=256)
@@ -146,9 +146,9 @@ def _stages(made: MatrixPlan) -> tuple[_Stage, ...]:
             into.setdefault(at, name)
     kept = set(new.values())
 
-    def line(at: int) -> _Line:
+    def line(at: int) -> _PlannedOp:
         done = tuple(ref for ref in dict.fromkeys(ops[at].refs) if last[ref] == at and ref not in kept)
-        return _Line(at, ops[at], NUMPY.get(ops[at].name), into.get(at), done)
+        return _PlannedOp(at, ops[at], NUMPY.get(ops[at].name), into.get(at), done)
 
     found: list[_Stage] = []
     for sums, others in stages:
@@ -166,7 +166,7 @@ class _Evaluation:
         tensors: Mapping[str, Tensor],
         shape: tuple[int, int, int, int],
         known: dict[int, Any],
-        memory: Memory,
+        memory: ArrayPool,
     ) -> None:
         self.made, self.ops, self.known, self.memory = made, made.text.ops, known, memory
         wide, narrow = tensors["p"].dtype, tensors.get("w", tensors["p"]).dtype
@@ -214,14 +214,14 @@ class _Evaluation:
             return x.astype(_BOOL if boolean else self.dtype).reshape(-1, 1, 1, 1)
         return bool(x) if boolean else self.dtype.type(x)
 
-    def _release(self, line: _Line) -> None:
+    def _release(self, line: _PlannedOp) -> None:
         """Give back the arrays of values that an operation is the last to read."""
         for ref in line.done:
             if ref in self.taken:
                 self.taken.remove(ref)
                 self.memory.give(self.values.pop(ref))
 
-    def _value(self, line: _Line) -> Any:
+    def _value(self, line: _PlannedOp) -> Any:
         op = line.op
         if op.name == "input":
             x = self.held[str(op.args[0])]
@@ -244,7 +244,7 @@ class _Evaluation:
         self._release(line)
         return value
 
-    def _room(self, line: _Line) -> NDArray[Any]:
+    def _room(self, line: _PlannedOp) -> NDArray[Any]:
         """Where a value is computed."""
         op = line.op
         if line.into is not None:

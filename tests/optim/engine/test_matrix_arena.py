@@ -61,7 +61,7 @@ class Run:
 
 
 def agree(change: Callable[[Run], None], dtype: torch.dtype = torch.float32, **options: object) -> Run:
-    """Steps, a change and more steps have the bits that NumPy gets, which looks at each tensor anew."""
+    """Steps, a change and more steps have the bits that NumPy gets, which looks at each tensor at each step."""
     runs = [Run(runner, dtype, **options) for runner in ("blocks", "compiled")]
     for run in runs:
         for _ in range(2):
@@ -96,7 +96,7 @@ def written(run: Run) -> None:
     run.params[4].data.add_(1.0)
 
 
-def counted_anew(run: Run) -> None:
+def count_replaced(run: Run) -> None:
     run.ours.state[run.params[1]]["step"].fill_(7.0)
 
 
@@ -170,7 +170,7 @@ CHANGES = [
     moved,
     replaced,
     written,
-    counted_anew,
+    count_replaced,
     emptied,
     slower,
     decayed,
