@@ -100,6 +100,39 @@ def test_bias_correction_is_computed_outside_in_float64() -> None:
 
 
 @dataclass(frozen=True)
+class Bounded(Rule):
+    """Bounds that follow from the step, in each way in which torch takes them."""
+
+    form: str
+
+    def direction(self, g: Tensor, t: Tensor) -> tuple[Tensor, None]:
+        low, high = -1.0 / t, 0.5 / t
+        forms = {
+            "both": lambda: g.clamp(low, high),
+            "named": lambda: g.clamp(min=low, max=high),
+            "low": lambda: g.clamp(low),
+            "high": lambda: torch.clamp(g, None, high),
+        }
+        return forms[self.form](), None
+
+
+@pytest.mark.parametrize("form", ["both", "named", "low", "high"])
+def test_bounds_that_are_computed_are_read(form: str) -> None:
+    from descend.optim import Optimizer
+
+    trace(settings(Bounded(form)), False)
+    found: list[Tensor] = []
+    for runner in ("plain", "blocks"):
+        p = torch.nn.Parameter(torch.zeros(5))
+        ours = Optimizer([p], Bounded(form), lr=1.0, runner=runner)
+        for _ in range(2):
+            p.grad = torch.tensor([-9.0, -0.7, 0.0, 0.3, 9.0])
+            ours.step()
+        found.append(p.detach())
+    assert torch.equal(*found)
+
+
+@dataclass(frozen=True)
 class Branching(Rule):
     def direction(self, g: Tensor, t: Tensor) -> tuple[Tensor, None]:
         return (g if t > 1 else -g), None

@@ -71,16 +71,22 @@ def test_single_tensors_get_the_bits_of_the_text(rule: Rule, dtype: torch.dtype)
     assert all(map(torch.equal, trained(rule, "blocks", SHAPES, dtype), expected))
 
 
-@pytest.mark.parametrize("rule", [Muon(), Muon(nesterov=False), Exchanging()], ids=str)
-def test_stacks_get_what_single_tensors_get(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
-    heights: list[int] = []
+@pytest.fixture
+def heights(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tensors each stack has that is updated."""
+    found: list[int] = []
     together = cpu_stacks._Step._together
 
     def seen(self: cpu_stacks._Step, tasks: list[cpu_stacks.TensorUpdate], recording: object) -> None:
-        heights.append(len(tasks))
+        found.append(len(tasks))
         together(self, tasks, recording)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(cpu_stacks._Step, "_together", seen)
+    return found
+
+
+@pytest.mark.parametrize("rule", [Muon(), Muon(nesterov=False), Exchanging()], ids=str)
+def test_stacks_get_what_single_tensors_get(rule: Rule, heights: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_stacks, "STACK_ELEMENTS", 6 * 84)
     shapes = [(7, 12)] * 9 + [(12, 7)] * 4
     found = trained(rule, "blocks", shapes, torch.float64, transposed=True)
@@ -92,16 +98,8 @@ def test_stacks_get_what_single_tensors_get(rule: Rule, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("rule", [GroupAdaGrad(), SOAP()], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 def test_small_tensors_of_one_shape_are_stacked_without_a_product(
-    rule: Rule, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    rule: Rule, dtype: torch.dtype, heights: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heights: list[int] = []
-    together = cpu_stacks._Step._together
-
-    def seen(self: cpu_stacks._Step, tasks: list[cpu_stacks.TensorUpdate], recording: object) -> None:
-        heights.append(len(tasks))
-        together(self, tasks, recording)  # pyright: ignore[reportArgumentType]
-
-    monkeypatch.setattr(cpu_stacks._Step, "_together", seen)
     monkeypatch.setattr(cpu_stacks, "STACK_ELEMENTS", 6 * 40)
     monkeypatch.setattr(cpu_stacks, "SMALL", 40)
     shapes = [(40,)] * 9 + [(7,)] * 3 + [(41,)] * 5  # two stacks, too few for one, too large for one
