@@ -69,7 +69,7 @@ class MatrixArena:
         self._addresses: NDArray[np.int64] = np.array(addresses, dtype=np.int64)
         self._shapes: NDArray[np.int64] = np.array([shape_of(p) for p in params], dtype=np.int64).T.copy()
         self._call: tuple[tuple[int, ...], NDArray[np.int64], NDArray[np.int64], MatrixCall] | None = None
-        self._units = Units.of(self.layout)
+        self._units = Units.of(self.layout)  # kept, as their addresses are read
         self._look = self._launch()
         dtype = str(self.layout.dtype).removeprefix("torch.")
         self._unfit = getattr(library, f"unfit_{dtype}")

@@ -71,6 +71,30 @@ def test_weights_of_low_precision_keep_their_master(stacks: list[int]) -> None:
     assert stacks
 
 
+@dataclass(frozen=True)
+class Drawing(Rule):
+    """Draws from torch's own generator."""
+
+    whole_tensor = True
+
+    def direction(self, g: Tensor) -> tuple[Tensor, None]:
+        return torch.rand_like(g) + g @ g.mT, None
+
+
+def test_tensors_of_a_stack_draw_numbers_of_their_own(stacks: list[int]) -> None:
+    params = [nn.Parameter(torch.zeros(3, 3)) for _ in range(4)]
+    ours = Optimizer(params, Drawing(), lr=1.0)
+    for _ in range(2):
+        before = [p.detach().clone() for p in params]
+        for p in params:
+            p.grad = torch.zeros_like(p)
+        ours.step()
+        drawn = torch.stack([old - p.detach() for old, p in zip(before, params, strict=True)])
+        assert len(drawn.unique()) == drawn.numel()
+        assert bool(((drawn >= 0) & (drawn < 1)).all())
+    assert stacks == [4, 4]
+
+
 # But those that draw noise, by the name of each tensor, and SOAP, whose bases are arbitrary where g gᵀ is singular.
 MAPPED = {type(rule): rule for rule in ALL_RULES if "noise" not in rule.needs and not isinstance(rule, SOAP)}
 
