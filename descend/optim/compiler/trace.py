@@ -283,9 +283,8 @@ class _Script:
         short = name.removeprefix("operator.")
         # None is what torch takes where nothing is said.
         kwargs = {key: x for key, x in kwargs.items() if x is not None}
-        while args[-1] is None:
-            args = args[:-1]
-        if short == "clamp" and len(args) > 1 and args[1] is None:  # symbols are not compared, which would be traced
+        args = args[: max((at for at, x in enumerate(args, 1) if x is not None), default=0)]
+        if short == "clamp" and args[1:] and args[1] is None:  # symbols are not compared, which would be traced
             return self.call("clamp_max", (args[0], args[2]), {})
         if short in _DIVISIONS and not kwargs and self._kind(args[0]) == "element" and self._kind(args[1]) == "number":
             # A division by one number a tensor is a multiplication: three times as fast, and the same to rounding.
