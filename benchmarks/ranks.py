@@ -55,6 +55,7 @@ MORE_WORK = (  # operations for each weight grow with samples, and with places o
     ("convolutions, 64 images", ["--network=convolutions", "--batch-size=64", "--steps=8"]),
 )
 NETWORKS = ((2e-3, 100e6), (15e-3, 1e9))  # that are made: seconds of latency, bytes per second
+BARRIERS = 300  # all-reduces of a hundred numbers
 SAMPLE_SECONDS = 2e-3  # of work that is made
 
 
@@ -75,7 +76,7 @@ def made(settings: argparse.Namespace) -> list[Any]:
 
 
 def sums_alone(settings: argparse.Namespace) -> dict[str, float]:
-    """Median seconds of the sums of gradients of a step, without any other work."""
+    """Median seconds of the sums of gradients of a step, without any other work; and of a barrier among them."""
     import torch
 
     from descend.runtime import process_group
@@ -87,6 +88,7 @@ def sums_alone(settings: argparse.Namespace) -> dict[str, float]:
     for p in weights.values():
         p.grad = torch.ones_like(p)
     times: list[float] = []
+    barriers: list[float] = []
     with process_group(torch.device("cpu")) as process:
         reduction = GradientReducer(weights, process)
         for _ in range(settings.steps):
@@ -97,8 +99,12 @@ def sums_alone(settings: argparse.Namespace) -> dict[str, float]:
             process.synchronize("the sum")
             reduction.wait()
             times.append(time.perf_counter() - began)
-    sent = reduction.sent_bytes / settings.steps
-    return {"seconds": statistics.median(times[1:]), "cpu": 0.0, "bytes": sent, "state": 0.0}
+        for _ in range(BARRIERS):
+            began = time.perf_counter()
+            process.all_reduce(torch.zeros(100, dtype=torch.float64))
+            barriers.append(time.perf_counter() - began)
+    sent, barrier = reduction.sent_bytes / settings.steps, statistics.median(barriers)
+    return {"seconds": statistics.median(times[1:]), "barrier": barrier, "cpu": 0.0, "bytes": sent, "state": 0.0}
 
 
 def measure(settings: argparse.Namespace) -> dict[str, float]:
@@ -327,6 +333,8 @@ def compare(settings: argparse.Namespace, arguments: list[str]) -> None:
     print(f"  sums afterwards    {middle(late):8.2f} ms a step, {middle(late, 'cpu'):.2f} of CPUs")
     print(f"no network at all    {middle(apart):8.2f} ms a step, {middle(apart, 'cpu'):.2f} of CPUs")
     print(f"the sums alone       {middle(sums):8.2f} ms a step; through gloo {middle(sums_through):.2f}")
+    by = [1e3 * middle(each, "barrier") for each in (sums, sums_through)]
+    print(f"a barrier            {by[0]:8.0f} us; through gloo {by[1]:.0f}")
     print(f"speed of 2 ranks     {ratio(one, two):8.2f} x (median of {settings.rounds} rounds); {bound(one, apart)}")
     print(f"  through gloo       {ratio(one, through):8.2f} x")
     ways, rounds = ((1, 2, "float32"), (2, 1, "float32"), (2, 1, "apart")), min(settings.rounds, 3)
@@ -351,7 +359,7 @@ def compare(settings: argparse.Namespace, arguments: list[str]) -> None:
 def predict(settings: argparse.Namespace) -> None:
     """Steps on several ranks, predicted from one rank and measured, on each network."""
     from descend.launch import Network, Profile, forecast
-    from descend.launch.forecast import fit_network
+    from descend.launch.cost_model import fit_network
 
     arguments = [f"--width={settings.width}", "--steps=6"]
     sizes = [settings.batch_size >> i for i in range(4)]

@@ -405,6 +405,8 @@ def main() -> None:
     parser.add_argument("--beside", type=Path, default=None, help="another checkout, whose fit is timed too")
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.rounds < 2:
+        parser.error(f"--rounds must be 2 or more, for a spread of times, got {given.rounds}")
     if given.serve:
         (serve_memory if "memory" in given.what else serve)(*given.serve, given.device, given.steps)
         return

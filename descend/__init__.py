@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from descend.experiment import load as load
     from descend.experiment import save_prototext as save_prototext
     from descend.experiment.best import Best as Best
-    from descend.experiment.best import load_weights as load_weights
     from descend.experiment.fit import fit as fit
     from descend.experiment.infer import Inference as Inference
     from descend.experiment.infer import evaluate as evaluate
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from descend.experiment.phases import Phase as Phase
     from descend.experiment.run import run as run
     from descend.experiment.runner import Result as Result
+    from descend.experiment.saved_weights import load_weights as load_weights
     from descend.graph import *  # noqa: F403
     from descend.study.comparing import compare as compare
     from descend.study.design import Study as Study
@@ -107,7 +107,7 @@ _SINGLE = {
     "predict": "experiment.infer",
     "Best": "experiment.best",
     "Phase": "experiment.phases",
-    "load_weights": "experiment.best",
+    "load_weights": "experiment.saved_weights",
     "Result": "experiment.runner",
     "run": "experiment.run",
     "Study": "study.design",

@@ -181,8 +181,8 @@ def run(
         return
     from descend.distributed import rank
     from descend.experiment.inspect.summary import summary
-    from descend.experiment.population import RunOptions
     from descend.experiment.run import run_experiment
+    from descend.experiment.run_options import RunOptions
 
     if show_changes and run_dir:
         _show_changes(experiment, run_dir, reset_optimizer)
@@ -244,8 +244,9 @@ def _named(files: list[Path]) -> str:
 
 def _show_changes(experiment: Experiment, run_dir: Path, reset_optimizer: bool) -> None:
     from descend.experiment.build_experiment import build_graph_run
-    from descend.experiment.population import RunOptions, stored_trainers
-    from descend.experiment.runner import diff_settings
+    from descend.experiment.execution import stored_trainers
+    from descend.experiment.resume import diff_settings
+    from descend.experiment.run_options import RunOptions
 
     several = (stored_trainers(run_dir) or 1) > 1  # all have the same settings, and the first one has the run's seed
     run = build_graph_run(experiment, RunOptions(run_dir, resume=True, reset_optimizer=reset_optimizer))
@@ -370,7 +371,7 @@ def plan(
 ) -> None:
     """Predict the step time of FILE on many ranks, from a few steps that are measured here."""
     from descend.experiment import check_experiment, load
-    from descend.launch.forecast import Network, rank_counts
+    from descend.launch.cost_model import Network, rank_counts
 
     counts, network = rank_counts(ranks), Network(latency_us * 1e-6, bandwidth_gbs * 1e9, trees)
     experiment = load(file)

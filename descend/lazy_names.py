@@ -30,7 +30,7 @@ __all__ = ["instance_check", "lazy_names"]
 
 
 def lazy_names(
-    package: str, names: Mapping[str, tuple[str, ...]]
+    package: str, names: Mapping[str, tuple[str, ...]], hint: Callable[[str], str] = lambda name: ""
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package.
 
@@ -48,7 +48,7 @@ def lazy_names(
 
     def fetch(name: str) -> Any:
         if name not in sources:
-            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+            raise AttributeError(f"module '{package}' has no attribute '{name}'{hint(name)}")
         module, own = sources[name]
         value = here[name] = getattr(import_module(module), own)
         return value

@@ -62,6 +62,9 @@ class ThreadRank(Communicator):
     def all_reduce(self, tensor):
         return tensor.copy_(sum(self._exchange(tensor)))
 
+    def use_shared_memory(self, awake, say):
+        """Threads need none."""
+
     def broadcast(self, source, tensors):
         with torch.no_grad():
             for tensor in tensors:

@@ -175,20 +175,18 @@ class EarlyStopping(Callback):
         )
 
 
-def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
 def _copy(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """All weights and buffers in main memory; every rank of a sharded module has to ask."""
     from descend.runtime.dtensor import full_tensor
+    from descend.train.module_state import tensors_of
 
-    return {name: full_tensor(tensor).to("cpu", copy=True) for name, tensor in _tensors(module).items()}
+    return {name: full_tensor(tensor).to("cpu", copy=True) for name, tensor in tensors_of(module).items()}
 
 
 def _load(module: torch.nn.Module, values: Mapping[str, torch.Tensor]) -> None:
     from descend.runtime.dtensor import copy_into
+    from descend.train.module_state import tensors_of
 
-    own = _tensors(module)
+    own = tensors_of(module)
     for name, tensor in values.items():
         copy_into(own[name], tensor)

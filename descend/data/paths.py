@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.arguments import shown
-from descend.data.expansion import begin_of
 from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -134,6 +133,8 @@ def head(path: Path) -> bytes:
     Raises:
         DataError: the file cannot be read.
     """
+    from descend.data.expansion import begin_of  # data in memory need none of it
+
     try:
         return begin_of(path, HEAD_BYTES)
     except OSError as error:

@@ -50,6 +50,8 @@ class TensorReader:
         self._contiguous = torch.contiguous_format  # what index_select returns, too
         dense = all(values.layout is torch.strided for values in rows.values())
         self._has_slices = chosen is None and dense
+        # One operation where a slice and its copy are two; of rows that are not, torch would copy all first.
+        self._rows_are_contiguous = dense and all(values.is_contiguous() for values in rows.values())
         self._pins = pin_memory and self._on_cpu and dense
         self._length = len(next(iter(rows.values()))) if chosen is None else len(chosen)
         if self._length == 0:
@@ -74,6 +76,8 @@ class TensorReader:
         end, form = first + count, self._contiguous
         if self._pins:
             return {name: _page_locked(rows[first:end], count) for name, rows in self._rows.items()}
+        if self._rows_are_contiguous:
+            return {name: rows.narrow_copy(0, first, count) for name, rows in self._rows.items()}
         return {name: rows[first:end].clone(memory_format=form) for name, rows in self._rows.items()}
 
 

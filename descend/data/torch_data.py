@@ -101,11 +101,12 @@ class Loading:
             check_integer("batch_size", self.batch_size, 1, also=(None,)),
             check_integer("workers", self.workers, 0, also=(None,)),
             check_integer("skip_bad", self.skip_bad, 0),
-            check_number("timeout_seconds", self.timeout_seconds, above=0, also=(None,)),
+            check_number("timeout_seconds", self.timeout_seconds, above=0, at_most=_LONGEST_WAIT_SECONDS, also=(None,)),
         )
 
 
 _WORKER_TIMEOUT_SECONDS = 600.0
+_LONGEST_WAIT_SECONDS = 1_000_000  # systems' calls that wait take some 2 million
 
 
 def open_data(data: Any, how: Loading) -> Batches | BatchIterable:

@@ -16,6 +16,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
+import struct
 import sys
 import time
 import weakref
@@ -28,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend.data.freed_memory import BatchMemory
 from descend.data.read_threads import share_processors
-from descend.data.shared_slots import SlotReader, SlotWriter
+from descend.data.shared_slots import CAN_SHARE, SlotReader, SlotWriter
 from descend.errors import ConfigurationError, DataError, DescendError
 
 if TYPE_CHECKING:
@@ -128,6 +130,7 @@ class Pool:
             with _signals_blocked():
                 for number in range(self._count):
                     ours, theirs = context.Pipe()
+                    _limit_reads(ours, self._timeout)
                     sample = context.RawValue("q", _NO_SAMPLE)
                     arguments = (theirs, self._pipeline, sample, self._prepare, number, self._count)
                     process = context.Process(
@@ -152,10 +155,7 @@ class Pool:
 
     def _receive(self, worker: _Worker) -> IndexedRows:
         if not self._comes(worker):
-            raise DataError(
-                f"{self._at(worker)} is not read after {self._timeout:g} seconds: it hangs, or is slow and needs a "
-                "larger timeout_seconds="
-            )
+            raise self._hang(worker)
         from descend.data.map_dataset import IndexedRows
 
         try:
@@ -165,6 +165,8 @@ class Pool:
                 raise answer.error
             content, ids, bad = answer
             return IndexedRows(worker.slots.tensors(content, worker.pipe), ids, bad)
+        except BlockingIOError:  # it was suspended between parts of its answer
+            raise self._hang(worker) from None
         except (EOFError, OSError, RuntimeError):  # of recv_handle, where there is nothing
             raise self._death(worker) from None
 
@@ -185,6 +187,12 @@ class Pool:
             else f"the first of {self._pipeline.name}"
         )
 
+    def _hang(self, worker: _Worker) -> DataError:
+        return DataError(
+            f"{self._at(worker)} is not read after {self._timeout:g} seconds: it hangs, or is slow and needs a larger "
+            "timeout_seconds="
+        )
+
     def _death(self, worker: _Worker) -> DataError:
         worker.process.join(_DEATH_SECONDS)
         code = worker.process.exitcode or 0
@@ -198,6 +206,15 @@ class Pool:
         return DataError(
             f"loader {worker.process.name} (process {worker.process.pid}) was {how} at {self._at(worker)}{hint}"
         )
+
+
+def _limit_reads(pipe: Any, timeout_seconds: float | None) -> None:
+    """Have each read of a pipe raise BlockingIOError after so long; an answer is several of them."""
+    if timeout_seconds and CAN_SHARE:  # then a pipe is a pair of sockets
+        whole = int(timeout_seconds)
+        limit = struct.pack("@ll", whole, max(int((timeout_seconds - whole) * 1e6), 1))  # a timeval
+        with socket.socket(fileno=os.dup(pipe.fileno())) as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
 @contextmanager

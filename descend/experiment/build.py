@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from descend.callbacks.name_fields import problems as unknown_names
 from descend.errors import ConfigurationError
-from descend.experiment.run_store import NoFiles
+from descend.experiment.no_files import NoFiles
 from descend.runtime.dtensor import is_sharded
 from descend.train import Callbacks
 from descend.train.layers import layer_names

@@ -16,13 +16,13 @@ from descend.errors import ConfigurationError, warn
 from descend.experiment.batch_norm import share_unit
 from descend.experiment.build import build_run, check_names, usual_transforms
 from descend.experiment.build_optimizer import build_optimizer, optimizer_settings
+from descend.experiment.execution import trainer_seed
 from descend.experiment.field_roles import check_fields
 from descend.experiment.losses import FunctionLoss, describe, loss_of
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.patched_module import device_of, patched_for_training
 from descend.experiment.phases import PhasedTask, build_phased_optimizer, metrics_of_phases, phases_of
-from descend.experiment.population import trainer_seed
 from descend.experiment.precision import precision_of
 from descend.experiment.ranks import unwrapped
 from descend.experiment.unused_parameters import WarnUnusedParameters
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from descend.data import Feed
     from descend.experiment.fit_config import FitConfig
     from descend.experiment.losses import Loss
-    from descend.experiment.population import TrainerContext
+    from descend.experiment.run_options import TrainerContext
     from descend.launch import TrainerLayout
     from descend.runtime import Communicator
     from descend.train.run import Run

@@ -22,6 +22,7 @@ from descend.runtime import Snapshot, flatten, unflatten, verify
 from descend.runtime.checkpoint import optimizer_tensors_of, read_plain_state, weights_of
 from descend.runtime.dtensor import copy_into, from_shard, is_sharded, local_region
 from descend.runtime.shards import Region
+from descend.train.module_state import tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +39,6 @@ __all__ = [
     "load",
     "restore",
     "restore_weights",
-    "tensors_of",
 ]
 
 _RESET = "pass weights_only=True (--weights-only) to start over with the weights that fit"
@@ -51,7 +51,7 @@ def capture(run: Run) -> Snapshot:
     facts = {"random_seed": run.seed, "settings": dict(run.config.settings)}
     return Snapshot(
         step=run.state.step,
-        weights=tensors_of(run),
+        weights=tensors_of(run.task.module),
         optimizer=tensors,
         state={**facts, "parts": plain},
         times=run.state.times(),
@@ -87,7 +87,7 @@ def load(checkpoint: Path, run: Run | None = None) -> LoadedCheckpoint:
     Raises:
         StorageError: it is damaged, or was not written by this package.
     """
-    now = {} if run is None else tensors_of(run)
+    now = {} if run is None else tensors_of(run.task.module)
     if run is not None and any(map(is_sharded, now.values())):
         run.communicator.on_rank_zero(lambda: verify(checkpoint))  # each rank reads a part of it alone
     else:
@@ -197,7 +197,7 @@ def restore(
     if reset_optimizer:
         run.state.samples_kept = 0  # their gradients were kept by a transform, which has started over
     with torch.no_grad():
-        for name, tensor in tensors_of(run).items():
+        for name, tensor in tensors_of(run.task.module).items():
             copy_into(tensor, saved.weights[name])
     run.strategy.restored()
     run.state.load_times(times or {}, row_seconds or {})
@@ -212,7 +212,7 @@ def restore_weights(saved: LoadedCheckpoint, run: Run) -> None:
     Raises:
         StorageError: none fits.
     """
-    now = tensors_of(run)
+    now = tensors_of(run.task.module)
     fitting = [name for name, tensor in now.items() if name in saved.weights and _shaped(saved.weights[name], tensor)]
     rows = [
         (name, _form(now.get(name)), _form(saved.weights.get(name)))
@@ -233,19 +233,13 @@ def _shaped(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and a.is_complex() == b.is_complex()
 
 
-def tensors_of(run: Run) -> dict[str, torch.Tensor]:
-    """Weights and buffers by name; a tensor under several names stands under the first."""
-    module = run.task.module
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
 def check_weights(saved: LoadedCheckpoint, run: Run) -> None:
     """Compare names, shapes and types with the module's, all at once.
 
     Raises:
         StorageError: a table of those that differ.
     """
-    now = tensors_of(run)
+    now = tensors_of(run.task.module)
     rows = [
         (name, _form(now.get(name)), _form(saved.weights.get(name)))
         for name in {**now, **saved.weights}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.errors import ConfigurationError, StorageError, nearest
-from descend.experiment.best import evaluated_weights
 from descend.experiment.inspect.memory_estimate import beyond_memory, machine_bytes
+from descend.experiment.saved_weights import evaluated_weights
 from descend.graph import Layer, TorchModel, check, prediction_outputs
 from descend.lower import PlainModule
 from descend.runtime import generator, newest_checkpoint

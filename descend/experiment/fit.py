@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from descend.callbacks.console import quiet
 from descend.experiment.build_fit import FitBuilder
+from descend.experiment.execution import assign_ranks, execute_all
 from descend.experiment.fit_config import documented, fit_config
 from descend.experiment.patched_module import device_of
-from descend.experiment.population import assign_ranks, execute_all
 from descend.experiment.ranks import mute_other_ranks, require_unsharded
 from descend.runtime import process_group
 from descend.runtime.determinism import deterministic_algorithms

@@ -12,7 +12,7 @@ from descend.arguments import check_bool, check_instance, check_integer, require
 from descend.data.samplers import as_sampler
 from descend.experiment.build import strategy_of
 from descend.experiment.field_roles import checked_targets
-from descend.experiment.population import RunOptions
+from descend.experiment.run_options import RunOptions
 from descend.lazy_names import instance_check
 from descend.train import Stop, TrainingAlgorithm
 from descend.train.stopping import whole

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,170 +20,50 @@ from typing import TYPE_CHECKING, Any
 from descend.callbacks.console import say
 from descend.errors import DAMAGED_FILE, ConfigurationError, NumericalError, Stopped, StorageError
 from descend.exit_codes import exit_code
-from descend.experiment.run_store import DirectoryStore, NoFiles, facts_of, logging_to
+from descend.experiment.no_files import NoFiles
+from descend.experiment.run_options import TrainerContext
+from descend.experiment.run_store import DirectoryStore, facts_of, logging_to
 from descend.experiment.runner import (
     Result,
     begin_or_resume,
     check_exchange,
-    execute,
     finish,
     opened,
     result_of,
     save_stopped,
     saved_after_error,
 )
-from descend.filenames import regular_file
-from descend.launch import as_trainer, layout_trainers
+from descend.launch import as_trainer
 from descend.lazy_names import instance_check
-from descend.runtime import (
-    RunDirectory,
-    SignalHandler,
-    good_checkpoints,
-    read_state,
-    seed_of,
-    within_trainer,
-    write_beside,
-)
+from descend.runtime import RunDirectory, SignalHandler, good_checkpoints, read_state, within_trainer, write_beside
 from descend.train.optional_classes import is_ltfb
+from descend.train.population.exchange import STATE
+from descend.train.population.runner import Population, TrainerRun
 from descend.train.views import announced
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Generator, Sequence
 
     from typing_extensions import TypeIs
 
     from descend.callbacks import LocalTournament
+    from descend.experiment.run_options import RunOptions
     from descend.launch import TrainerLayout
     from descend.runtime import Communicator
-    from descend.train.population.runner import Population, TrainerRun
     from descend.train.run import Run
     from descend.train.store import RunStore
 
-__all__ = ["RunOptions", "TrainerContext", "assign_ranks", "execute_all", "stored_trainers", "trainer_seed"]
+__all__ = ["execute_population"]
 
 _is_local_tournament: Callable[[object], TypeIs[LocalTournament]] = instance_check(
     "descend.callbacks.local_tournament", "LocalTournament"
 )
 
 
-@dataclass(frozen=True)
-class TrainerContext:
-    """One of several trainers.
-
-    Attributes:
-        number: Its number.
-        communicator: This process among the ranks of the trainer.
-        store: Where it keeps rows and checkpoints.
-    """
-
-    number: int
-    communicator: Communicator
-    store: RunStore
-
-
-def trainer_seed(seed: int, number: int) -> int:
-    """The seed of a trainer: the first one has that of the run, so that a single trainer is the run itself."""
-    return seed_of(seed, "trainer", number) % 2**31 if number else seed
-
-
-def stored_trainers(run_dir: str | os.PathLike[str] | None) -> int | None:
-    """How many trainers the run in a directory has; None where that is not known."""
-    path = None if run_dir is None else Path(run_dir) / "run.json"
-    try:
-        return None if path is None else json.loads(regular_file(path).read_text(encoding="utf-8")).get("trainers", 1)
-    except DAMAGED_FILE:
-        return None
-
-
-def assign_ranks(
-    world: Communicator, trainers: int | None, procs_per_trainer: int | None, continued: str | os.PathLike[str] | None
-) -> TrainerLayout:
-    """Share trainers out among all ranks.
-
-    Args:
-        world: This process among all ranks.
-        trainers: How many; None for those of the run that is continued, or one a block.
-        procs_per_trainer: Ranks of a block.
-        continued: The directory of the run that is continued.
-
-    Raises:
-        ConfigurationError: the numbers do not fit together, or the run in the directory has other trainers.
-    """
-    known = world.on_rank_zero(lambda: stored_trainers(continued))
-    several = known if known and known > 1 else None
-    shares = layout_trainers(world.world_size, several if trainers is None else trainers, procs_per_trainer)
-    if known not in (None, shares.trainers):
-        raise ConfigurationError(
-            f"the run in {continued} has {known} trainer{'s' * (known != 1)} and cannot be continued with "
-            f"{shares.trainers}; nothing was changed. Continue it with trainers={known} (--trainers {known}), or begin "
-            "in another directory"
-        )
-    return shares
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """Where a run is kept and who carries it out, as both doors take it.
-
-    Attributes:
-        run_dir: A new or empty directory; with `resume`, that of the run to continue; None makes a dated one.
-        keep_files: False keeps no files at all.
-        resume: Continue the newest good checkpoint of `run_dir`; without one, begin.
-        reset_optimizer: With `resume`, continue the checkpoint with an optimizer without state.
-        weights_only: With `resume`, start over with those weights of the checkpoint that fit by name and shape.
-        trainers: How many train the model; None for one a block of ranks.
-        procs_per_trainer: Ranks of a block; None for LBANN_PROCS_PER_TRAINER or all.
-        deterministic: Let torch take algorithms that give the same bits each time while the run lasts, and refuse an
-            operation without one. On a GPU only that makes a repeated or continued run the same to the bit.
-        working_dir: Where relative names of callbacks lie; None for the run directory.
-    """
-
-    run_dir: str | os.PathLike[str] | None = None
-    keep_files: bool = True
-    resume: bool = False
-    reset_optimizer: bool = False
-    weights_only: bool = False
-    trainers: int | None = None
-    procs_per_trainer: int | None = None
-    deterministic: bool = False
-    working_dir: Path | None = None
-
-    @property
-    def continued(self) -> str | os.PathLike[str] | None:
-        """The directory of the run that is continued; None for a new run."""
-        return self.run_dir if self.resume else None
-
-
-def execute_all(
+def execute_population(
     make: Callable[[TrainerContext], Run], layout: TrainerLayout, world: Communicator, seed: int, options: RunOptions
 ) -> Result:
-    """Carry out a run of one trainer or several.
-
-    Args:
-        make: Builds the run of one trainer; called for those of this process, in order.
-        layout: Which ranks work for which trainers.
-        world: This process among all ranks.
-        seed: Of the whole.
-        options: Where the run is kept.
-
-    Returns:
-        What came of the first trainer of this process; `trainers` has those of all of its trainers.
-
-    Raises:
-        As `descend.experiment.runner.execute`.
-    """
-    if layout.trainers == 1:
-        store = DirectoryStore(lambda: options.run_dir, options.working_dir) if options.keep_files else NoFiles()
-        return execute(make(TrainerContext(0, world, store)))
-    return _execute_population(make, layout, world, seed, options)
-
-
-def _execute_population(
-    make: Callable[[TrainerContext], Run], layout: TrainerLayout, world: Communicator, seed: int, options: RunOptions
-) -> Result:
-    from descend.train.population.runner import Population, TrainerRun
-
+    """Carry out a run of several trainers; see `descend.experiment.execution.execute_all`."""
     own, top = within_trainer(world, layout), _TopDirectory(world, options)
     contexts = [TrainerContext(number, own, top.store(number)) for number in layout.of_rank(world.rank)]
     with ExitStack() as stack:
@@ -331,8 +211,6 @@ def _rounds(run: Run) -> list[tuple[str, int]]:
     if checkpoints is None:
         return []
     checkpoints.open()
-    from descend.train.population.exchange import STATE
-
     found: list[tuple[str, int]] = []
     for checkpoint in good_checkpoints(checkpoints.folder):
         algorithm: dict[str, Any] = read_state(checkpoint)[1].get("parts", {}).get("algorithm", {})

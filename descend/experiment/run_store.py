@@ -1,4 +1,4 @@
-"""The store of a run: a run directory with rows and checkpoints, or no files at all.
+"""The store of a run that keeps rows and checkpoints in a run directory.
 
 Of several ranks, rank zero owns the directory; what callbacks write on the others goes to a scratch folder.
 """
@@ -18,12 +18,12 @@ from descend.callbacks.console import listening, say
 from descend.errors import DescendError
 from descend.exit_codes import exit_code
 from descend.experiment.best import monitored_metric
-from descend.experiment.checkpoint import capture, load, restore, tensors_of
-from descend.experiment.ranks import scratch_directory
+from descend.experiment.checkpoint import capture
+from descend.experiment.no_files import NoFiles
 from descend.lazy_names import instance_check
 from descend.runtime import CheckpointManager, Communicator, RunDirectory, SaveRequest, require_storable
 from descend.runtime.determinism import arithmetic_settings
-from descend.train.store import RunStore
+from descend.train.module_state import tensors_of
 from descend.version import __version__
 
 if TYPE_CHECKING:
@@ -35,25 +35,9 @@ if TYPE_CHECKING:
     from descend.graph import Plan
     from descend.train.run import Run
 
-__all__ = ["DirectoryStore", "NoFiles", "facts_of", "logging_to"]
+__all__ = ["DirectoryStore", "facts_of", "logging_to"]
 
 _is_plan: Callable[[object], TypeIs[Plan]] = instance_check("descend.graph.plan", "Plan")
-
-
-class NoFiles(RunStore):
-    """Keeps nothing, and restores runs from checkpoints that others wrote."""
-
-    @contextmanager
-    def opened(self, run: Run) -> Generator[None]:
-        """See `RunStore.opened`."""
-        with ExitStack() as stack:
-            if not run.communicator.is_rank_zero:
-                self.scratch = stack.enter_context(scratch_directory())
-            yield
-
-    def load(self, run: Run, checkpoint: Path) -> None:
-        """See `RunStore.load`."""
-        restore(load(checkpoint, run), run)
 
 
 class DirectoryStore(NoFiles):
@@ -105,7 +89,7 @@ class DirectoryStore(NoFiles):
     def check(self, run: Run) -> None:
         """See `RunStore.check`."""
         if self._files is not None:
-            require_storable(tensors_of(run))
+            require_storable(tensors_of(run.task.module))
 
     def discard(self) -> None:
         """See `RunStore.discard`."""

@@ -17,30 +17,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.callbacks.console import say
 from descend.display import printable
 from descend.errors import ConfigurationError, NumericalError, Stopped, StorageError, nearest, warn
 from descend.experiment.best import Best, best_epoch, monitored_metric
-from descend.experiment.checkpoint import as_storage_error, check_weights, load, restore, restore_weights, tensors_of
 from descend.experiment.ranks import require_same_configuration
-from descend.experiment.run_store import DirectoryStore
-from descend.experiment.settings_diff import changed_options, compare, refuse
 from descend.leniency import Deviation, refused
-from descend.runtime import STOPPED, SaveRequest, SignalHandler, newest_checkpoint
+from descend.runtime import STOPPED, SaveRequest, SignalHandler
 from descend.runtime.dtensor import full_tensor
 from descend.runtime.seeds import forked_rng
-from descend.train import Event, ExecutionContext, Mode
+from descend.train import Event, Mode
 from descend.train.evaluation import evaluate, leave_averages
+from descend.train.module_state import tensors_of
 from descend.train.optional_classes import is_ltfb
 from descend.train.transforms.check_finite import CheckFinite
 from descend.train.views import announced
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Generator, Mapping
 
-    from descend.experiment.checkpoint import LoadedCheckpoint
-    from descend.experiment.settings_diff import SettingChange
     from descend.train.callback import Monitored
     from descend.train.run import Run
 
@@ -48,7 +42,6 @@ __all__ = [
     "Result",
     "begin_or_resume",
     "check_exchange",
-    "diff_settings",
     "execute",
     "finish",
     "opened",
@@ -197,7 +190,9 @@ def opened(run: Run, signals: SignalHandler) -> Generator[None]:
 def result_of(run: Run, reason: str) -> Result:
     """What came of a run that has ended."""
     run.strategy.end_training()
-    weights = {name: full_tensor(tensor).detach().to("cpu", copy=True) for name, tensor in tensors_of(run).items()}
+    weights = {
+        name: full_tensor(tensor).detach().to("cpu", copy=True) for name, tensor in tensors_of(run.task.module).items()
+    }
     counts = {mode.value: batches.num_samples for mode, batches in run.data.items()}
     state = run.state
     return Result(
@@ -239,63 +234,12 @@ def _check_awaited_metrics(run: Run) -> None:
 
 def begin_or_resume(run: Run, checkpoint: Path | None) -> None:
     """Write what the directory of a new run begins with, or bring the run to where a checkpoint stands."""
-    if checkpoint is not None and not run.config.weights_only:
-        _resume(run, checkpoint)
-        return
-    if checkpoint is not None:
-        restore_weights(load(checkpoint, run), run)
-        run.strategy.synchronize("the weights of a checkpoint")
-    run.store.begin(run, checkpoint)
-
-
-def _resume(run: Run, checkpoint: Path) -> None:
-    """Bring the run to where a checkpoint stands, and show what is different now."""
-    from descend.train.population.exchange import STATE
-
-    saved, store = load(checkpoint, run), run.store
-    with as_storage_error(checkpoint):
-        form = saved.parts.get("algorithm", {}).get(STATE, {}).get("form")
-        if form is not None and hasattr(run.task, "take_form"):
-            run.take_form(form)  # the weights that were saved are those of this graph
-    check_weights(saved, run)
-    times, row_seconds = {}, {}
-    if isinstance(store, DirectoryStore):
-        store.require_facts()  # before anything is changed
-    changes = _shown(saved, run)
-    if isinstance(store, DirectoryStore):
-        times, row_seconds = store.times(checkpoint)
-    restore(saved, run, changed_options(changes), run.config.reset_optimizer, times, row_seconds)
-    if run.state.began is None:  # the run had come to its end; limits count from its beginning, not from there
-        run.state.began = ExecutionContext(Mode.TRAIN)
-    store.rewrite(run)
-    store.note_restart(run, [str(change) for change in changes])
-
-
-def _shown(saved: LoadedCheckpoint, run: Run) -> list[SettingChange]:
-    """What is different between a checkpoint and the run that is to continue it, printed.
-
-    Raises:
-        ConfigurationError: something of it cannot be.
-    """
-    changes = compare(saved.settings, run.config.settings, run.config.reset_optimizer)
-    for change in changes:
-        say(str(change))
-    refuse(changes, saved.checkpoint)
-    return changes
-
-
-def diff_settings(run: Run, run_dir: str | os.PathLike[str]) -> None:
-    """Say what is different between the newest checkpoint of a run and what would continue it; start nothing.
-
-    Raises:
-        ConfigurationError: something of it cannot be.
-        StorageError: there is no good checkpoint.
-    """
-    checkpoint = newest_checkpoint(Path(run_dir) / "checkpoints")
     if checkpoint is None:
-        raise StorageError(f"there is no checkpoint in {run_dir}, so there is nothing to compare with")
-    if not _shown(load(checkpoint, run), run):
-        say(f"nothing has changed since {checkpoint}")
+        run.store.begin(run, None)
+        return
+    from descend.experiment.resume import resume, start_over
+
+    (start_over if run.config.weights_only else resume)(run, checkpoint)
 
 
 def run_algorithm(run: Run, algorithm: Callable[[], str], trains: bool = True) -> str:

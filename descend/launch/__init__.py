@@ -1,11 +1,16 @@
 """Starts ranks and detects the rank of this process; one file for each scheduler. Nothing here imports torch."""
 
+from typing import TYPE_CHECKING
+
 from descend.launch import flux, local, lsf, mpi, pjm, slurm
 from descend.launch.environment import SINGLE_PROCESS, RankEnvironment, detect, timeout_seconds
-from descend.launch.forecast import Forecast, Network, Profile, forecast, rank_counts
 from descend.launch.job import Job, JobArray
 from descend.launch.local import cores
 from descend.launch.trainer_layout import TrainerLayout, as_trainer, current_trainer, layout_trainers
+from descend.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from descend.launch.cost_model import Forecast, Network, Profile, forecast, rank_counts
 
 __all__ = [
     "SINGLE_PROCESS",
@@ -31,3 +36,7 @@ __all__ = [
     "slurm",
     "timeout_seconds",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__, {"cost_model": ("Forecast", "Network", "Profile", "forecast", "rank_counts")}
+)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from descend.errors import nearest
+from descend.lazy_names import lazy_names
 from descend.optim import groups, named_optimizers, rules, schedules
-from descend.optim.compat import from_library, schedule_from_library
-from descend.optim.compat.mxnet.gluon import GluonTrainer
 from descend.optim.explain import Explanation, explain
 from descend.optim.named_optimizers import *  # noqa: F403  # every optimizer by its name
 from descend.optim.optimizer import Optimizer
 from descend.optim.optimizer_class import face, optimizer_class
 from descend.optim.rules.base import Rule
+
+if TYPE_CHECKING:
+    from descend.optim.compat import from_library, schedule_from_library
+    from descend.optim.compat.mxnet.gluon import GluonTrainer
 
 __all__ = [
     "Explanation",
@@ -30,12 +33,18 @@ __all__ = [
 ]
 __all__ += named_optimizers.__all__
 
-if not TYPE_CHECKING:  # type checkers accept only the names above
 
-    def __getattr__(name: str) -> None:
-        """Refuse an unknown name, such as torch's `Adagrad`, and suggest the nearest one."""
-        from descend.optim.compat.torch_optim import REFUSED
+def _hint(name: str) -> str:
+    """Why there is no such name, as torch's `Adagrad`, or the nearest one."""
+    if name.startswith("_"):
+        return ""
+    from descend.optim.compat.torch_optim import REFUSED
 
-        close = "" if name.startswith("_") else nearest(name, __all__)
-        close = f": {REFUSED[name]}" if name in REFUSED else close
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'{close}")
+    return f": {REFUSED[name]}" if name in REFUSED else nearest(name, __all__)
+
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {"compat": ("from_library", "schedule_from_library"), "compat.mxnet.gluon": ("GluonTrainer",)},
+    _hint,
+)

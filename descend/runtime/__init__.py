@@ -13,10 +13,12 @@ if TYPE_CHECKING:
         save_checkpoint,
         verify,
     )
-    from descend.runtime.checkpoint_manager import STOPPED, CheckpointManager, SaveRequest, Snapshot
+    from descend.runtime.checkpoint_manager import CheckpointManager, Snapshot
     from descend.runtime.communicator import Communicator
-    from descend.runtime.run_directory import RunDirectory, read_rows, stored_seed, write_beside
+    from descend.runtime.rows import read_rows
+    from descend.runtime.run_directory import RunDirectory, stored_seed, write_beside
     from descend.runtime.safetensors_io import require_storable
+    from descend.runtime.save_request import STOPPED, SaveRequest
     from descend.runtime.seeds import generator, seed_evaluation, seed_of, seed_step
     from descend.runtime.signals import Interrupted, SignalHandler
 
@@ -65,10 +67,12 @@ __getattr__, __dir__ = lazy_names(
             "save_checkpoint",
             "verify",
         ),
-        "checkpoint_manager": ("STOPPED", "CheckpointManager", "SaveRequest", "Snapshot"),
+        "checkpoint_manager": ("CheckpointManager", "Snapshot"),
         "communicator": ("Communicator",),
-        "run_directory": ("RunDirectory", "read_rows", "stored_seed", "write_beside"),
+        "rows": ("read_rows",),
+        "run_directory": ("RunDirectory", "stored_seed", "write_beside"),
         "safetensors_io": ("require_storable",),
+        "save_request": ("STOPPED", "SaveRequest"),
         "seeds": ("generator", "seed_evaluation", "seed_of", "seed_step"),
         "signals": ("Interrupted", "SignalHandler"),
     },

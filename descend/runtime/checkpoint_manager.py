@@ -28,15 +28,16 @@ from descend.runtime.checkpoint import (
     verify,
 )
 from descend.runtime.run_directory import write_beside
+from descend.runtime.save_request import STOPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
     from types import TracebackType
 
-__all__ = ["CheckpointManager", "SaveRequest", "Snapshot", "first_not_finite"]
+    from descend.runtime.save_request import SaveRequest
 
-STOPPED = "stopped"  # purpose of a checkpoint written at a signal; superseded by the next one of another purpose
+__all__ = ["CheckpointManager", "Snapshot", "first_not_finite"]
 
 RETRY_SECONDS = (0.1, 0.4, 1.6)  # pauses before the second, third and fourth attempt
 _FAILURES_IN_A_ROW = 5
@@ -82,28 +83,6 @@ def first_not_finite(tensors: Mapping[str, torch.Tensor]) -> str | None:
         if tensors[name].is_floating_point() and not bool(torch.isfinite(tensors[name]).all()):
             return name
     return None
-
-
-@dataclass(frozen=True)
-class SaveRequest:
-    """How to write one checkpoint, and how long to keep it.
-
-    Attributes:
-        who: The purpose, such as the name of a callback; each has its own retention rule, and a checkpoint is kept as
-            long as any purpose keeps it.
-        keep: Number of the newest checkpoints to keep for this purpose; 0 keeps all.
-        score: The metric by which the best checkpoint is kept in addition; None without one.
-        best: Whether the lowest or the highest score is best.
-        asynchronous: Write in a background thread while training continues.
-        then: Called with the checkpoint's folder when it is complete.
-    """
-
-    who: str = "user"
-    keep: int = 0
-    score: float | None = None
-    best: Literal["lowest", "highest"] = "lowest"
-    asynchronous: bool = False
-    then: Callable[[Path], None] = lambda checkpoint: None
 
 
 class _Background:

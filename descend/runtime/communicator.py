@@ -25,6 +25,7 @@ from torch import distributed
 from descend import errors
 from descend.errors import ConfigurationError, DescendError, LostPeer
 from descend.runtime.gpu_copies import send_to_gpu
+from descend.runtime.shared_all_reduce import SPIN_SECONDS, SharedAllReduce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -35,7 +36,6 @@ __all__ = ["Communicator", "RankStatus", "SyncResult"]
 
 _T = TypeVar("_T")
 _SHOWN = 6
-_SPIN_SECONDS = 0.01  # ranks in lockstep are this close to each other; a core that slept 1 ms is up to a tenth slower
 
 
 @dataclass
@@ -54,6 +54,7 @@ class RankStatus:
         peers: The ranks that wait for each other in every step; None for all ranks.
         served: The ranks that only this one waits for, as a parameter server for its workers.
         awake: Spin for a moment in an all-reduce before sleeping; for hosts with a core for every rank.
+        sums: What sums a few numbers in memory that ranks share, by their process group, where there is such memory.
         begun: Returns how many collectives this rank has begun, for code whose collectives torch issues itself (FSDP2);
             None elsewhere.
     """
@@ -69,6 +70,7 @@ class RankStatus:
     peers: frozenset[int] | None = None
     served: Sequence[int] = ()
     awake: bool = False
+    sums: dict[distributed.ProcessGroup | None, SharedAllReduce] = field(default_factory=dict[Any, SharedAllReduce])
     begun: Callable[[], int] | None = None
 
     @contextmanager
@@ -196,11 +198,27 @@ class Communicator:
         """All-reduce: `tensor` summed over all ranks, in place."""
         if self.world_size > 1:
             with self.status.wait("an all-reduce"):
-                if self.status.awake and tensor.device.type == "cpu":
+                sums = self.status.sums.get(self.group)
+                if sums is not None and sums.takes(tensor):
+                    sums(tensor)
+                elif self.status.awake and tensor.device.type == "cpu":
                     _spin_wait(distributed.all_reduce(tensor, group=self.group, async_op=True))
                 else:
                     distributed.all_reduce(tensor, group=self.group)
         return tensor
+
+    def use_shared_memory(self, awake: bool, say: Callable[[str], None]) -> None:
+        """Sum small tensors in memory of the host from here on. All ranks call it together; they share memory.
+
+        Args:
+            awake: Whether each thread of the ranks has a core, so that it may spin while it waits.
+            say: Prints why ranks of one host share no memory.
+        """
+        self.status.awake = awake
+        if self.group not in self.status.sums:
+            sums = SharedAllReduce.among(self, awake, say)
+            if sums is not None:
+                self.status.sums[self.group] = sums
 
     def broadcast(self, source: int, tensors: Iterable[torch.Tensor]) -> None:
         """Broadcast the values of `tensors` on rank `source` to all ranks, one message for each dtype and device."""
@@ -319,7 +337,7 @@ class Communicator:
 def _spin_wait(work: distributed.Work | None) -> None:
     """Wait for a collective, at first without sleeping."""
     assert work is not None  # this rank belongs to its group
-    until = time.monotonic() + _SPIN_SECONDS
+    until = time.monotonic() + SPIN_SECONDS
     while not work.is_completed() and time.monotonic() < until:
         os.sched_yield()
     work.wait()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from descend.runtime.communicator import Communicator
 
-__all__ = ["HeartbeatStore", "is_dead", "is_on_this_host", "is_suspended", "work_done"]
+__all__ = ["HeartbeatStore", "is_dead", "is_on_this_host", "is_suspended", "process_identity", "work_done"]
 
 _CAUSE = "first cause"
 _FINISHED = "ranks that finished"
@@ -61,7 +61,7 @@ class HeartbeatStore:
         collectives = status.begun() if status.begun else -1
         heartbeat |= {"steps": status.steps, "waiting": status.waiting is not None, "collectives": collectives}
         heartbeat["work"] = work_done() if status.is_busy else ""
-        self._store.set(f"heartbeat {self._communicator.rank}", json.dumps({**heartbeat, **_process_identity()}))
+        self._store.set(f"heartbeat {self._communicator.rank}", json.dumps({**heartbeat, **process_identity()}))
 
     def wait_for(self, ranks: Sequence[int], seconds: float) -> None:
         """Wait for the first heartbeat of each of these ranks."""
@@ -168,7 +168,7 @@ def work_done() -> str:
     return " ".join([*cpu, *moved])
 
 
-def _process_identity() -> dict[str, Any]:
+def process_identity() -> dict[str, Any]:
     """Number, host and start time of this process; the start time tells it from a later process of that number."""
     return {"pid": os.getpid(), "host": socket.gethostname(), "started": _process_state(os.getpid())[1]}
 

@@ -62,7 +62,7 @@ def process_group(device: torch.device | None = None) -> Generator[Communicator]
     if distributed.is_initialized():
         communicator = Communicator.current(device)
         with _watchdog(communicator, _common_store(communicator) if communicator.world_size > 1 else None):
-            yield communicator
+            yield from _until_left(communicator)
         return
     if environment.world_size == 1:
         yield Communicator.current(device)
@@ -72,10 +72,19 @@ def process_group(device: torch.device | None = None) -> Generator[Communicator]
     try:
         with _watchdog(communicator, store):  # also while the group is initialized: a rank may crash before that
             _initialize_group(communicator, store)
-            yield communicator
+            yield from _until_left(communicator)
     finally:
         if distributed.is_initialized():
             distributed.destroy_process_group()
+
+
+def _until_left(communicator: Communicator) -> Generator[Communicator]:
+    """The communicator; what shares memory with other ranks tells them at the end that this one has left."""
+    try:
+        yield communicator
+    finally:
+        for sums in communicator.status.sums.values():
+            sums.leave()
 
 
 @contextmanager

@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, Any
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, warn
 from descend.filenames import regular_file
 from descend.runtime.directory_lock import OWNER, DirectoryLock
+from descend.runtime.rows import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["RunDirectory", "is_row", "read_rows", "stored_seed", "write_beside"]
+__all__ = ["RunDirectory", "stored_seed", "write_beside"]
 
 
 def write_beside(path: Path, content: str | bytes) -> None:
@@ -315,27 +316,8 @@ class RunDirectory:
             shutil.rmtree(self._new)
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a `metrics.jsonl` that can be read; none where there is no such file."""
-    rows: list[Any] = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-        try:
-            rows.append(json.loads(line))
-        except (ValueError, RecursionError):  # a line that a killed process was writing, or an edited one
-            continue
-    return [row for row in rows if is_row(row)]
-
-
-def is_row(row: Any) -> bool:
-    """Whether a value has the form of a row that a run writes."""
-    return isinstance(row, dict) and _ROW.items() <= {key: type(value) for key, value in row.items()}.items()
-
-
 def _is_duration(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value < math.inf
-
-
-_ROW = {"mode": str, "epoch": int, "step": int}
 
 
 def stored_seed(path: str | os.PathLike[str] | None) -> int | None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
-__all__ = ["Interrupted", "SignalHandler"]
+__all__ = ["WATCHED", "Interrupted", "SignalHandler"]
 
-_WATCHED = ("SIGINT", "SIGTERM", "SIGUSR1")
+# SIGUSR1 does not exist everywhere.
+WATCHED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
 
 class Interrupted(BaseException):
@@ -25,13 +26,16 @@ class SignalHandler:
     """Context in which the first Ctrl-C, SIGTERM or SIGUSR1 requests a stop, and a second Ctrl-C interrupts at once.
 
     While the run waits for something external, as set by `wait`, the first signal raises `Interrupted`. Leaving the
-    context restores the handlers from before. Outside the main thread Python allows no handlers, and this does nothing.
+    context restores the handlers from before. A request is one to all contexts around it: what came before an inner one
+    began stops that too, and what came within it the outer one. Outside the main thread Python allows no handlers, and
+    this does nothing.
     """
 
     def __init__(self) -> None:
         self._name: str | None = None
         self._waiting = False
         self._before: dict[int, Any] = {}
+        self._around: SignalHandler | None = None
 
     def requested(self) -> str | None:
         """The signal that requested a stop, as a user knows it ("Ctrl-C", "SIGTERM"), or None."""
@@ -51,10 +55,12 @@ class SignalHandler:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for name in _WATCHED:
-                number = getattr(signal, name, None)  # SIGUSR1 does not exist everywhere
-                if number is not None:
-                    self._before[number] = signal.signal(number, self._note)
+            for number in WATCHED:
+                self._before[number] = signal.signal(number, self._note)
+            owners = [getattr(handler, "__self__", None) for handler in self._before.values()]
+            self._around = next((owner for owner in owners if isinstance(owner, SignalHandler)), None)
+            if self._around is not None:
+                self._name = self._name or self._around._name
         return self
 
     def __exit__(
@@ -63,3 +69,5 @@ class SignalHandler:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
+        if self._around is not None:
+            self._around._name = self._around._name or self._name

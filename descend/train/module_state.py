@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of modules and data beside parameters and buffers."""
+"""What a checkpoint keeps of modules and data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from descend.runtime import Communicator
     from descend.train.progress import Mode
 
-__all__ = ["ModuleExtraState", "ReplacedSamples"]
+__all__ = ["ModuleExtraState", "ReplacedSamples", "tensors_of"]
+
+
+def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by name; a tensor under several names stands under the first."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 class ModuleExtraState:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from descend.runtime.run_directory import is_row
+from descend.runtime.rows import is_row
 from descend.train.objective import Totals
 from descend.train.progress import ExecutionContext, Mode
 

@@ -13,6 +13,7 @@ import descend
 import descend.optim
 from descend.lower.forward_context import ForwardContext
 from descend.optim import named_optimizers
+from descend.optim.engine.factorizations import factorized
 from descend.optim.rules import LAMB, LANS, LARS, SGLD, Rule
 from tests.cuda.runs import DEVICES, fitted, samples, weights
 from tests.cuda.steps import OF_WHOLE_TENSORS, ONE_OF_EACH, trained
@@ -40,6 +41,31 @@ def test_03_stacks_agree(rule: Rule, dtype: torch.dtype) -> None:
     tolerance = 2e-5 if dtype == torch.float32 else 2e-2
     for found, value in zip(trained(rule, "compiled", dtype, copies=3), expected, strict=True):
         torch.testing.assert_close(found, value, rtol=tolerance, atol=tolerance, msg=f"{rule}")
+
+
+@pytest.mark.parametrize("name", ["qr", "eigh"])
+def test_12_factorizations(name: str) -> None:
+    """On several streams: what each matrix gives alone, of values that come later, in memory that changes soon."""
+    factorize = getattr(torch.linalg, name)
+    draw = torch.Generator(device="cuda").manual_seed(0)
+    for _ in range(3):
+        stacks = []
+        for shape in ((5, 160, 160), (2, 3, 130, 130), (40, 16, 16), (300, 300)):
+            x = torch.randn(shape, device="cuda", dtype=torch.float64, generator=draw)
+            turn = torch.linalg.qr(x)[0]
+            for _ in range(20):  # the host is ahead of them
+                x = x @ turn
+            stacks.append(x)
+        expected = [[made.clone() for made in factorize(x)] for x in stacks]
+        given = [torch.zeros_like(x).copy_(x) for x in stacks]
+        forms = [[(y.shape, y.dtype, y.stride()) for y in some] for some in expected]
+        found = factorized(factorize, given, forms, least_side=100)
+        for x in given:
+            x.zero_()
+        for some, of_each in zip(found, expected, strict=True):
+            for y, value in zip(some, of_each, strict=True):
+                assert y.stride() == value.stride()
+                torch.testing.assert_close(y, value, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("rule", [LAMB(), LARS(), LANS(), SGLD()], ids=lambda rule: type(rule).__name__)

@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from data.torch_sets import Augmented, Failing, SlowToBegin, Sometimes, Uneven
+from data.torch_sets import Augmented, Failing, SlowToBegin, Sometimes, Suspended, Uneven
 
 from descend.data import Loading, open_data
 from descend.errors import ConfigurationError, DataError
@@ -163,3 +163,12 @@ def test_bad_samples_are_replaced_by_the_next_ones(workers):
     assert [b.ids.tolist() for b in found] == [[0, 1, 4, 4], [4, 5, 6, 7], [8, 0]]
     assert found[0].fields["0"][:, 0].tolist() == [0, 1, 4, 4]
     assert len(warned) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("before", ["descriptor", "second half"])
+def test_a_process_that_is_suspended_in_the_middle_of_an_answer_is_named_and_ended(before):
+    with pytest.raises(DataError, match=r"sample \d+ of Suspended for 'train' is not read after 1.5 seconds: it hangs"):
+        batches(Suspended(before), workers=1, timeout_seconds=1.5)
+    assert multiprocessing.active_children() == []

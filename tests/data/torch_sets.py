@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from multiprocessing import connection, reduction
 
 import numpy as np
 import torch
@@ -92,6 +93,26 @@ class Failing(torch.utils.data.Dataset):
             case _:
                 pass
         return x, index % 2
+
+
+class Suspended(Augmented):
+    """Its process is suspended in the middle of its first answer, before the part that is named."""
+
+    def __init__(self, before):
+        super().__init__()
+        self.before = before
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        if self.before == "descriptor":
+            reduction.send_handle = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+        else:
+            connection.Connection._send_bytes = self._send_half
+
+    @staticmethod
+    def _send_half(pipe, content):
+        os.write(pipe.fileno(), len(content).to_bytes(4, "big") + bytes(content[: len(content) // 2]))
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class Own:

@@ -17,10 +17,10 @@ from descend.experiment.checkpoint import (
     load,
     restore,
     restore_weights,
-    tensors_of,
 )
 from descend.runtime import save_checkpoint, unflatten
 from descend.train import Mode
+from descend.train.module_state import tensors_of
 from descend.train.step import train_step
 
 WHERE = Path("run/checkpoints/step-2")
@@ -62,12 +62,12 @@ def test_a_snapshot_holds_every_part_by_its_name():
 def test_a_run_goes_on_where_the_checkpoint_was_taken():
     first, again = trained(), trained(0)
     restore(saved(first), again)
-    same(tensors_of(again), tensors_of(first))
+    same(tensors_of(again.task.module), tensors_of(first.task.module))
     same(momenta(again), momenta(first))
     assert again.state.step == 2
     for run in (first, again):
         train_step(run, list(run.data[Mode.TRAIN].epoch(0))[2])
-    same(tensors_of(again), tensors_of(first))
+    same(tensors_of(again.task.module), tensors_of(first.task.module))
 
 
 def test_options_that_have_changed_stay_and_the_others_come_back():
@@ -85,7 +85,7 @@ def test_with_reset_optimizer_what_goes_with_it_starts_over():
     assert again.state.algorithm == {}
     assert again.state.samples_kept == 0  # the gradients of these samples are gone
     assert again.state.step == 2
-    same(tensors_of(again), tensors_of(first))
+    same(tensors_of(again.task.module), tensors_of(first.task.module))
 
 
 def test_without_reset_optimizer_samples_of_the_window_are_kept():
@@ -102,11 +102,11 @@ def test_the_parts_say_which_of_them_start_over_with_the_optimizer():
 
 def test_a_part_that_the_checkpoint_does_not_have_is_named_before_anything_is_changed():
     first, again = trained(), trained(0)
-    checkpoint, before = saved(first), {name: w.clone() for name, w in tensors_of(again).items()}
+    checkpoint, before = saved(first), {name: w.clone() for name, w in tensors_of(again.task.module).items()}
     del checkpoint.parts["callbacks"]
     with pytest.raises(StorageError, match=r"step-2 has no state of 'callbacks'.*nothing was changed"):
         restore(checkpoint, again)
-    same(tensors_of(again), before)
+    same(tensors_of(again.task.module), before)
     assert again.state.step == 0
     assert not again.optimizer.state
 
@@ -198,7 +198,7 @@ def test_a_checkpoint_is_read_from_its_folder(tmp_path):
     folder = save_checkpoint(tmp_path, snapshot.step, snapshot.weights, snapshot.optimizer, snapshot.state)
     found = load(folder)
     restore(found, again)
-    same(tensors_of(again), tensors_of(first))
+    same(tensors_of(again.task.module), tensors_of(first.task.module))
     same(momenta(again), momenta(first))
 
 

@@ -73,6 +73,7 @@ def in_a_child(function) -> int:
         status = 1
         try:
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123  # closed with the process
+            torch.set_num_threads(1)  # a fork has none of the threads that its parent's sums wait for
             function()
             status = 0
         finally:
@@ -172,6 +173,7 @@ def killed_while_saving(function, folder, newest, seconds):
     if child == 0:
         try:
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123  # closed with the process
+            torch.set_num_threads(1)  # a fork has none of the threads that its parent's sums wait for
             function()
         finally:
             os._exit(0)

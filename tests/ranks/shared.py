@@ -4,6 +4,8 @@ shared        as it is
 refused       the second rank is given no memory
 apart         the second rank is on another host
 killed        the second rank is killed within its eighth sum
+stopped       it is stopped there
+fails         it raises an error there
 """
 
 from __future__ import annotations
@@ -20,11 +22,22 @@ from ranks.start import leave
 from torch import distributed
 
 import descend
-from descend.runtime import communicator as process
 from descend.runtime import shared_memory as shared
+from descend.runtime.shared_all_reduce import SharedAllReduce
 from descend.train.strategies import buckets as reduction
 
 LAST = 8
+
+
+def fail():
+    raise ValueError("in a sum")
+
+
+ENDS = {
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "fails": fail,
+}
 seen = Counter()
 
 
@@ -32,8 +45,9 @@ def counted(name, plain, size):
     def call(first, *args, **kwargs):
         seen[name] += 1
         seen[f"bytes of {name}"] += size(first)
-        if sys.argv[1:2] == ["killed"] and descend.distributed.rank() == 1 and seen["add_up"] == LAST:
-            os.kill(os.getpid(), signal.SIGKILL)
+        way = "".join(sys.argv[1:2])
+        if way in ENDS and descend.distributed.rank() == 1 and seen["add_up"] == LAST:
+            ENDS[way]()
         return plain(first, *args, **kwargs)
 
     return call
@@ -59,7 +73,7 @@ def forced(way):
             patch(shared, "_create", refused)
         if os.environ["RANK"] == "1" and way == "apart":
             patch(shared, "_host", lambda: ["another"])
-        patch(process, "_spin_wait", counted("_spin_wait", process._spin_wait, lambda work: 0))
+        patch(SharedAllReduce, "__call__", counted("small sums", SharedAllReduce.__call__, lambda sums: 0))
         yield
 
 

@@ -10,9 +10,11 @@ from ranks.cases import SGD, data, network
 from torch import distributed, nn
 
 import descend
+from descend.runtime.shared_all_reduce import SharedAllReduce
 
 COLLECTIVES = ("all_reduce", "all_gather", "broadcast")
-counts = {"waited for": 0, **dict.fromkeys(COLLECTIVES, 0)}
+SHARED = "in shared memory"
+counts = {"waited for": 0, **dict.fromkeys(COLLECTIVES, 0), SHARED: 0}
 
 
 class Begun:
@@ -44,6 +46,11 @@ def counted(name):
         return work
 
     return call
+
+
+def shared(sums, tensor, plain=SharedAllReduce.__call__):
+    counts[SHARED] += 1
+    plain(sums, tensor)
 
 
 class Counts(descend.Callback):
@@ -93,6 +100,7 @@ def counted_steps():
     with ExitStack() as stack:
         for name in COLLECTIVES:
             stack.enter_context(mock.patch.object(distributed, name, counted(name)))
+        stack.enter_context(mock.patch.object(SharedAllReduce, "__call__", shared))
         return {
             "all count": found((), network()),
             "one is ignored": found((9,), network()),

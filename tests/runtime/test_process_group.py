@@ -3,8 +3,10 @@
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -88,3 +90,18 @@ def test_ranks_that_do_not_know_where_to_meet_say_what_to_set(environment):
 def test_one_block_of_ranks_is_all_ranks():
     world = Communicator(1, 4)
     assert within_trainer(world, layout_trainers(4, 1, 4, {})) is world
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_ranks_that_share_memory_learn_of_one_that_leaves(monkeypatch, fails):
+    """After an error too: ranks that wait for it in shared memory have no connection that breaks."""
+    informed = []
+    communicator = Communicator()
+    communicator.status.sums[None] = SimpleNamespace(leave=lambda: informed.append("left"))
+    monkeypatch.setattr(MODULE.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(MODULE.Communicator, "current", lambda device: communicator)
+    with suppress(ValueError), process_group(torch.device("cpu")):
+        assert informed == []
+        if fails:
+            raise ValueError
+    assert informed == ["left"]

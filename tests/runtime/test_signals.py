@@ -24,3 +24,19 @@ def test_a_second_ctrl_c_interrupts_at_once():
         assert requests.requested() == "Ctrl-C"
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_request_is_one_to_contexts_within_and_around(within):
+    with SignalHandler() as outer:
+        if not within:
+            os.kill(os.getpid(), signal.SIGTERM)
+        with SignalHandler() as middle, SignalHandler() as inner:
+            if within:
+                os.kill(os.getpid(), signal.SIGTERM)
+            assert inner.requested() == "SIGTERM"
+            assert middle.requested() == (None if within else "SIGTERM")
+        assert middle.requested() == "SIGTERM"
+        assert outer.requested() == "SIGTERM"
+    with SignalHandler() as later:
+        assert later.requested() is None

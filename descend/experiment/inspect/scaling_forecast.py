@@ -16,7 +16,7 @@ from descend.experiment.build import build_run
 from descend.experiment.build_experiment import build_graph_run
 from descend.experiment.runner import execute
 from descend.graph import Metric
-from descend.launch.forecast import Network, Profile, fit_network, forecast
+from descend.launch.cost_model import Network, Profile, fit_network, forecast
 from descend.train import BatchedIterativeOptimizer, Callback, Steps
 from descend.train.strategies.buckets import BUCKET_BYTES, BucketAllocator
 

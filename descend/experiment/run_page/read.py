@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from descend.errors import DAMAGED_FILE, ConfigurationError
 from descend.filenames import regular_file
 from descend.runtime.directory_lock import OWNER
-from descend.runtime.run_directory import RESTART, read_rows
+from descend.runtime.rows import read_rows
+from descend.runtime.run_directory import RESTART
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

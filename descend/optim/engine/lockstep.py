@@ -1,7 +1,8 @@
 """Carries out the recorded updates of several stacks together, each operation for all of them before the next.
 
 Where torch has a form of the operation that takes lists (`torch._foreach_`), one call serves all stacks, whatever their
-shapes. Numbers of the host are computed for all stacks at once, as vectors.
+shapes. Matrices to factorize are spread over streams (factorizations.py). Numbers of the host are computed for all
+stacks at once, as vectors.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from descend.optim.compiler.trace import Ref
+from descend.optim.engine.factorizations import FACTORIZATIONS, factorized
 from descend.optim.engine.recorded import FASTER
 from descend.torch_private import foreach
 
@@ -145,7 +147,7 @@ class _Lane:
     def _step(self, i: int, line: RecordedCall) -> Step | _ListCall:
         if line.results[0] in self.first.numbers:
             return self._of_numbers(line)
-        return self._of_lists(i, line) or self._one_by_one(i, line)
+        return self._of_lists(i, line) or self._factorization(i, line) or self._one_by_one(i, line)
 
     def _of_numbers(self, line: RecordedCall) -> Step:
         function, args, named, result = line.function, line.args, dict(line.kwargs), line.results[0]
@@ -189,6 +191,25 @@ class _Lane:
             else:
                 for at, one in zip(results, zip(*made, strict=True), strict=True):
                     values[at] = list(one)
+
+        return step
+
+    def _factorization(self, i: int, line: RecordedCall) -> Step | None:
+        """A factorization of all stacks, or None where the line is another one."""
+        if line.function not in FACTORIZATIONS or line.refs != [line.args[0].at]:
+            return None
+        if any(one.lines[i].args != line.args or one.lines[i].kwargs != line.kwargs for one in self.recordings):
+            return None
+        rest, named = line.args[1:], dict(line.kwargs)
+        forms = [[(*one.forms[at], one.strides[at]) for at in line.results] for one in self.recordings]
+
+        def factorize(x: Tensor) -> Sequence[Tensor]:
+            return line.function(x, *rest, **named)
+
+        def step(run: _Run) -> None:
+            made = factorized(factorize, run.values[line.refs[0]], forms, FACTORIZATIONS[line.function])
+            for at, values in zip(line.results, zip(*made, strict=True), strict=True):
+                run.values[at] = list(values)
 
         return step
 

@@ -23,6 +23,7 @@ from torch import nn
 from descend.errors import DescendError, Stopped
 from descend.launch import cores
 from descend.runtime import SignalHandler
+from descend.runtime.signals import WATCHED
 from descend.study.running.scores import Scorer
 from descend.study.running.sequential import run_trial
 from descend.study.running.trial import Record, Trial
@@ -163,13 +164,14 @@ def forked(works: Sequence[Callable[[], Iterable[bytes]]], threads: int = 1) -> 
     parent = os.getpid()
     pipes: dict[Any, Any] = {}
     try:
-        for work in works:
-            ours, theirs = _fork_context().Pipe(duplex=False)
-            process = _fork_context().Process(target=_in_fork, args=(work, theirs, parent, threads), daemon=True)
-            process.start()
-            theirs.close()  # so that the pipe ends with the process
-            pipes[ours] = process
         with SignalHandler() as stop:
+            _refuse_if_stopped(stop)
+            for work in works:
+                ours, theirs = _fork_context().Pipe(duplex=False)
+                process = _fork_context().Process(target=_in_fork, args=(work, theirs, parent, threads), daemon=True)
+                process.start()
+                theirs.close()  # so that the pipe ends with the process
+                pipes[ours] = process
             while pipes:
                 for pipe in wait(list(pipes), _POLL_SECONDS):
                     said = _received(pipe, pipes)
@@ -177,12 +179,16 @@ def forked(works: Sequence[Callable[[], Iterable[bytes]]], threads: int = 1) -> 
                         raise DescendError(said[1:].decode())
                     if said:
                         yield said[1:]
-                if name := stop.requested():
-                    raise Stopped(f"{name} stopped it; trials under way or not begun are left")
+                _refuse_if_stopped(stop)
     finally:
         for process in pipes.values():
             process.kill()
             process.join()
+
+
+def _refuse_if_stopped(stop: SignalHandler) -> None:
+    if name := stop.requested():
+        raise Stopped(f"{name} stopped it; trials under way or not begun are left")
 
 
 def _received(pipe: Any, pipes: dict[Any, Any]) -> bytes:
@@ -227,7 +233,9 @@ def _in_fork(work: Callable[[], Iterable[bytes]], pipe: Any, parent: int, thread
     gc.freeze()  # what the parent made: to look through it copies its memory
     torch.set_num_threads(threads)
     _keep_freed_memory()
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # the parent ends its processes
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)  # the parent handles them, and ends its processes
+    for number in WATCHED:
+        signal.signal(number, signal.SIG_DFL)  # a request that came before the fork is for the parent, too
     try:
         for said in work():
             if os.getppid() != parent:

@@ -24,6 +24,7 @@ from descend.runtime import (
     save_checkpoint,
     unflatten,
 )
+from descend.train.module_state import tensors_of
 from descend.train.optimizers.state import OptimizerState
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def capture_model(run: Run, names: Iterable[str] = (), whole: bool = True) -> Mo
         whole: Whether to capture the optimizer and everything else, too.
     """
     wanted = set(names)
-    weights = {name: tensor for name, tensor in _tensors(run).items() if not wanted or name in wanted}
+    weights = {name: tensor for name, tensor in tensors_of(run.task.module).items() if not wanted or name in wanted}
     nested: dict[str, Any] = {"weights": weights, "form": _architecture(run)}
     if whole:
         optimizer = OptimizerState(run.optimizer, run.task.module).state_dict()
@@ -86,7 +87,7 @@ def restore_model(run: Run, state: ModelState) -> None:
     nested = unflatten(state.plain, {name: tensor.clone() for name, tensor in state.tensors.items()})
     if nested["form"] is not None:
         run.take_form(nested["form"])
-    own = _tensors(run)
+    own = tensors_of(run.task.module)
     with torch.no_grad():
         for name, tensor in nested["weights"].items():
             own[name].copy_(tensor)
@@ -106,11 +107,6 @@ def _restore_optimizer(run: Run, state: dict[str, Any]) -> None:
     kept = optimizer_state(run.optimizer, names)["weights"]
     entries = {**{name: entry for name, entry in kept.items() if name not in state["weights"]}, **state["weights"]}
     OptimizerState(run.optimizer, run.task.module).load_state_dict({"groups": state["groups"], "weights": entries})
-
-
-def _tensors(run: Run) -> dict[str, torch.Tensor]:
-    module = run.task.module
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def _architecture(run: Run) -> Any:

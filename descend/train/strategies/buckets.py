@@ -120,8 +120,9 @@ class BucketAllocator:
             return []
         if self._memory is None or (self._memory and len(self._memory[0]) < size):
             self._memory = shared_memory(self._process, size, self._say)
-            enough = distributed.get_world_size() * torch.get_num_threads() <= cores()
-            self._process.status.awake = bool(self._memory) and enough
+            if self._memory:
+                enough = distributed.get_world_size() * torch.get_num_threads() <= cores()
+                self._process.use_shared_memory(enough, self._say)
         return self._memory
 
     def _bucket(self, names: list[str], memory: Sequence[torch.Tensor]) -> Bucket:

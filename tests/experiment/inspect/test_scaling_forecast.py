@@ -15,7 +15,7 @@ from descend.experiment.build import build_run
 from descend.experiment.experiment import Experiment
 from descend.experiment.inspect import scaling_forecast
 from descend.experiment.inspect.scaling_forecast import forecast_table, profile_of
-from descend.launch.forecast import Network, Profile, forecast
+from descend.launch.cost_model import Network, Profile, forecast
 from descend.train import BatchedIterativeOptimizer, Mode
 from descend.train.optimizers import zero
 from descend.train.run import RunConfig

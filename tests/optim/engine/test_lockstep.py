@@ -97,3 +97,11 @@ def test_a_value_is_given_up_after_its_last_reader() -> None:
 def test_how_recordings_are_carried_out_is_found_once() -> None:
     made = recorded(lambda g, p: p + g, inputs(1))
     assert lockstep((made, made)) is lockstep((made, made))
+
+
+def test_stacks_of_other_shapes_may_hold_vectors_of_constants() -> None:
+    given = [inputs(1), inputs(2, columns=3), inputs(3, rows=5)]
+    made = [recorded(lambda g, p: p * torch.tensor([1.0, 2.0, 3.0]), one) for one in given]
+    _, found = calls_of(Lockstep(made), given)
+    for one, new in zip(given, found, strict=True):
+        assert torch.equal(new, one["p"] * torch.tensor([1.0, 2.0, 3.0]))

@@ -46,6 +46,19 @@ def test_a_process_that_is_killed_says_nothing_more():
     assert sorted(forked([killed, saying("c")])) == [b"begun", b"c"]
 
 
+def test_a_fork_leaves_signals_to_its_parent():
+    """A request that the parent has noted is none to what runs in the fork."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+    def signalled():
+        yield str([signal.getsignal(number) is signal.SIG_DFL for number in numbers]).encode()
+        for number in numbers:
+            os.kill(os.getpid(), number)
+        yield b"alive"
+
+    assert list(forked([signalled])) == [b"[True, True, True]", b"alive"]
+
+
 def test_what_one_raises_is_raised_here():
     with pytest.raises(DescendError, match="ValueError: mine"):
         list(forked([failing]))

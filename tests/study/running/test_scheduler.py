@@ -397,6 +397,19 @@ if __name__ == "__main__":
     assert list((tmp_path / "leases").iterdir()) == []
 
 
+@pytest.mark.parametrize("executor", ["one", "together", "processes"])
+def test_a_signal_between_the_claim_of_a_trial_and_its_first_step_stops_it(executor):
+    class Signalled(Memory):
+        def claim(self, trials, at_most):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super().claim(trials, at_most)
+
+    ledger = Signalled()
+    with pytest.raises(Stopped, match="SIGTERM"):
+        conduct(study(steps=(200_000,)), ledger, executor=executor)
+    assert ledger.records() == {}
+
+
 def test_records_of_other_settings_are_not_shown_either(tmp_path):
     StudyDirectory(tmp_path, study())
     first = pending(study(), {})[0]

@@ -7,6 +7,7 @@ from torch import nn
 
 from descend.errors import Unsupported
 from descend.runtime import Communicator
+from descend.runtime.shared_all_reduce import SharedAllReduce
 from descend.train.strategies import buckets
 from descend.train.strategies.buckets import BucketAllocator, GradientReducer
 
@@ -350,6 +351,7 @@ def shared(monkeypatch):
     monkeypatch.setattr(buckets, "distributed", type("Two", (), {"get_world_size": staticmethod(lambda: 2)}))
     monkeypatch.setattr(buckets.torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(buckets, "cores", lambda: 8)
+    monkeypatch.setattr(SharedAllReduce, "among", lambda communicator, awake, say: None)
     return asked
 
 

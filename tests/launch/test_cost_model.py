@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from descend.errors import ConfigurationError
 from descend.launch import Network, Profile, forecast, rank_counts
-from descend.launch.forecast import fit_network
+from descend.launch.cost_model import fit_network
 
 PROFILE = Profile(0.001, 1e-4, 4_000_000, 4_000_000, 1, 8_000_000)
 

@@ -1,0 +1,179 @@
+"""Weights out of the checkpoints of a run directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+
+from descend.arguments import check_bool, check_integer, check_path, is_integer, require
+from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, table
+from descend.experiment.best import best_epoch, monitored_metric, steps_in
+from descend.experiment.checkpoint import as_storage_error, load
+from descend.experiment.ranks import unwrapped
+from descend.filenames import regular_file
+from descend.runtime import newest_checkpoint, read_rows, read_weights
+from descend.runtime.dtensor import copy_into
+from descend.strict_keywords import strict_keywords
+from descend.train.callback import Monitored
+from descend.train.module_state import tensors_of
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["evaluated_weights", "load_weights"]
+
+
+@strict_keywords()
+def load_weights(
+    module: torch.nn.Module,
+    run_dir: str | os.PathLike[str],
+    which: Literal["best", "last"] | int = "best",
+    *,
+    averaged: bool = True,
+) -> Path:
+    """Load weights and buffers of a run into a module of the same architecture, in place.
+
+        descend.load_weights(model, "runs/mnist")                  # the best epoch
+        descend.load_weights(model, "runs/mnist", which="last")
+        descend.load_weights(model, "runs/mnist/checkpoints/step-600")
+
+    Args:
+        module: Where they go: on any device and in any floating-point type, sharded by `fully_shard` or not.
+        run_dir: The directory of a run, of one trainer of several, or a checkpoint.
+        which: "best": by what `Checkpoint(keep_best=...)` or `EarlyStopping` monitored, else by the validation
+            objective (of a run without validation, the training objective). "last": the newest. A number: the
+            checkpoint after so many steps.
+        averaged: Whether the averages of `descend.EMA`, `descend.SWA` or a schedule-free rule are loaded where the run
+            had some, which are what was evaluated; False loads the weights in training.
+
+    Returns:
+        The checkpoint.
+
+    Raises:
+        ConfigurationError: there is no such directory or checkpoint, with those that there are; no checkpoint of the
+            best epoch was kept.
+        StorageError: the checkpoint is damaged, or holds other weights than the module.
+    """
+    if not isinstance(cast("Any", module), torch.nn.Module):
+        raise ConfigurationError(f"load_weights: module must be a torch.nn.Module, got a {type(module).__name__}")
+    require(
+        check_path("run_dir", run_dir),
+        check_integer("which", which, 0, _MOST_STEPS) if is_integer(which) else None,
+        check_bool("averaged", averaged),
+        where="load_weights",
+    )
+    target = cast("torch.nn.Module", unwrapped(module))
+    checkpoint = _chosen(Path(run_dir), which)
+    saved = evaluated_weights(checkpoint) if averaged else read_weights(checkpoint)
+    own = tensors_of(target)
+    rows = [
+        (name, _form(own.get(name)), _form(saved.get(name)))
+        for name in {**own, **saved}
+        if _form(own.get(name)) != _form(saved.get(name))
+    ]
+    if rows:
+        remedy = "build the module as the run did; nothing was changed"
+        raise StorageError(table(f"{checkpoint} holds other weights than this module:", rows, remedy))
+    with torch.no_grad():
+        for name, tensor in own.items():
+            copy_into(tensor, saved[name])
+    return checkpoint
+
+
+_MOST_STEPS = 10**18
+
+
+def evaluated_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """Weights and buffers of a checkpoint as its run evaluates them: averages where it has some.
+
+    Raises:
+        StorageError: the checkpoint is damaged.
+    """
+    from descend.callbacks.weight_average import evaluated_average
+    from descend.optim.engine.evaluation import saved_averages
+    from descend.optim.named_optimizers import rule_class
+
+    saved = load(checkpoint)
+    weights = dict(saved.weights)
+    with as_storage_error(checkpoint):
+        weights |= saved_averages(saved.parts.get("optimizer", {}), weights, rule_class)
+        weights |= evaluated_average(saved.parts.get("callbacks", {}))
+    return weights
+
+
+def _form(tensor: torch.Tensor | None) -> str:
+    if tensor is None:
+        return "nothing"
+    kind = "floating point" if tensor.is_floating_point() else str(tensor.dtype).removeprefix("torch.")
+    return f"{tuple(tensor.shape)} {kind}"
+
+
+def _chosen(run_dir: Path, which: str | int) -> Path:
+    """The checkpoint that `which` means."""
+    if not run_dir.is_dir():
+        raise ConfigurationError(f"load_weights: there is no directory {run_dir}")
+    if (run_dir / "manifest.json").is_file():
+        return run_dir
+    folder = run_dir / "checkpoints"
+    if which == "last":
+        newest = newest_checkpoint(folder) if folder.is_dir() else None
+        if newest is None:
+            raise ConfigurationError(_nothing_there(run_dir))
+        return newest
+    if which == "best":
+        return _best_checkpoint(run_dir, folder)
+    if isinstance(which, bool) or not isinstance(which, int):
+        raise ConfigurationError(f"load_weights: which must be 'best', 'last' or the number of a step, got {which!r}")
+    if not (path := folder / f"step-{which}").is_dir():
+        raise ConfigurationError(f"load_weights: {run_dir} has no checkpoint of step {which}; {_kept(folder)}")
+    return path
+
+
+def _best_checkpoint(run_dir: Path, folder: Path) -> Path:
+    rows = read_rows(run_dir / "metrics.jsonl")
+    monitored = _recorded_metric(run_dir) or monitored_metric((), rows)
+    best = best_epoch(rows, monitored, folder)
+    if best is None:
+        raise ConfigurationError(
+            f"load_weights: {run_dir} has no row of '{monitored.metric}'; {_nothing_there(run_dir)}"
+        )
+    if best.path is None:
+        raise ConfigurationError(
+            f"load_weights: the best epoch by {best.metric} is that of step {best.step} ({best.value:.6g}), and no "
+            f"checkpoint of it was kept: train with callbacks=[descend.Checkpoint(keep_best='{best.metric}')], or pass "
+            f"which='last' or a step; {_kept(folder)}"
+        )
+    return best.path
+
+
+def _recorded_metric(run_dir: Path) -> Monitored | None:
+    """What the run monitored, from its run.json; None where that is not there."""
+    try:
+        noted = json.loads(regular_file(run_dir / "run.json").read_text(encoding="utf-8"))["monitored"]
+        metric, direction, restored = noted["metric"], noted["direction"], noted["restored"]
+    except DAMAGED_FILE:
+        return None
+    if not isinstance(metric, str) or direction not in ("min", "max") or not isinstance(restored, bool):
+        return None
+    ended = restored and _has_ended(run_dir)
+    return Monitored(metric, direction, ended)
+
+
+def _has_ended(run_dir: Path) -> bool:
+    """Whether the run came to its end, where the best weights are put back."""
+    end = json.loads(regular_file(run_dir / "run.json").read_text(encoding="utf-8")).get("end")
+    return isinstance(end, dict) and cast("dict[str, Any]", end).get("exit_code") == 0
+
+
+def _nothing_there(run_dir: Path) -> str:
+    parts = sorted(path.parent.name for path in run_dir.glob("*/checkpoints"))
+    inside = f"; it has those of {', '.join(parts[:4])}: name one of them" if parts else ""
+    return f"{run_dir} has no checkpoints{inside}"
+
+
+def _kept(folder: Path) -> str:
+    steps = ", ".join(str(step) for step in steps_in(folder)[-10:])
+    return f"there are checkpoints of steps {steps}" if steps else "it has no checkpoints"
