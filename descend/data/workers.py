@@ -22,7 +22,7 @@ import sys
 import time
 import weakref
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import reduction, resource_tracker
 from multiprocessing.connection import wait
@@ -32,6 +32,7 @@ from descend.data.freed_memory import BatchMemory
 from descend.data.read_threads import share_processors
 from descend.data.shared_slots import CAN_SHARE, SlotReader, SlotWriter
 from descend.errors import ConfigurationError, DataError, DescendError
+from descend.signal_mask import signals_blocked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -126,8 +127,10 @@ class Pool:
         if self._workers:
             return
         context = multiprocessing.get_context("spawn")
+        if os.name == "posix":
+            resource_tracker.ensure_running()  # it would start with the first process, and unblock signals
         try:
-            with _signals_blocked():
+            with signals_blocked():
                 for number in range(self._count):
                     ours, theirs = context.Pipe()
                     _limit_reads(ours, self._timeout)
@@ -215,21 +218,6 @@ def _limit_reads(pipe: Any, timeout_seconds: float | None) -> None:
         limit = struct.pack("@ll", whole, max(int((timeout_seconds - whole) * 1e6), 1))  # a timeval
         with socket.socket(fileno=os.dup(pipe.fileno())) as one:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-
-
-@contextmanager
-def _signals_blocked() -> Generator[None, None, None]:
-    """Processes started in here never get Ctrl-C, SIGTERM or SIGUSR1, which the parent handles."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    # The resource tracker that multiprocessing starts with its first process unblocks signals, so it is started first.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end(workers: list[_Worker]) -> None:

@@ -6,13 +6,12 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
+from descend.signal_mask import STOP_SIGNALS
+
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
-__all__ = ["WATCHED", "Interrupted", "SignalHandler"]
-
-# SIGUSR1 does not exist everywhere.
-WATCHED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
+__all__ = ["Interrupted", "SignalHandler"]
 
 
 class Interrupted(BaseException):
@@ -55,7 +54,7 @@ class SignalHandler:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in WATCHED:
+            for number in STOP_SIGNALS:
                 self._before[number] = signal.signal(number, self._note)
             owners = [getattr(handler, "__self__", None) for handler in self._before.values()]
             self._around = next((owner for owner in owners if isinstance(owner, SignalHandler)), None)

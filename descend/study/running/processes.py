@@ -23,7 +23,7 @@ from torch import nn
 from descend.errors import DescendError, Stopped
 from descend.launch import cores
 from descend.runtime import SignalHandler
-from descend.runtime.signals import WATCHED
+from descend.signal_mask import STOP_SIGNALS, signals_blocked
 from descend.study.running.scores import Scorer
 from descend.study.running.sequential import run_trial
 from descend.study.running.trial import Record, Trial
@@ -169,7 +169,8 @@ def forked(works: Sequence[Callable[[], Iterable[bytes]]], threads: int = 1) -> 
             for work in works:
                 ours, theirs = _fork_context().Pipe(duplex=False)
                 process = _fork_context().Process(target=_in_fork, args=(work, theirs, parent, threads), daemon=True)
-                process.start()
+                with signals_blocked():  # this process handles them, and ends its forks
+                    process.start()
                 theirs.close()  # so that the pipe ends with the process
                 pipes[ours] = process
             while pipes:
@@ -233,8 +234,7 @@ def _in_fork(work: Callable[[], Iterable[bytes]], pipe: Any, parent: int, thread
     gc.freeze()  # what the parent made: to look through it copies its memory
     torch.set_num_threads(threads)
     _keep_freed_memory()
-    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)  # the parent handles them, and ends its processes
-    for number in WATCHED:
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)  # a request that came before the fork is for the parent, too
     try:
         for said in work():

@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+import torch
 from study_tasks import mlp, trial
 from torch import nn
 
@@ -46,8 +47,9 @@ def test_a_process_that_is_killed_says_nothing_more():
     assert sorted(forked([killed, saying("c")])) == [b"begun", b"c"]
 
 
-def test_a_fork_leaves_signals_to_its_parent():
-    """A request that the parent has noted is none to what runs in the fork."""
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_fork_leaves_signals_to_its_parent(threads):
+    """A request that the parent has noted is none to what runs in the fork, nor to the threads that it has there."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
     def signalled():
@@ -56,7 +58,18 @@ def test_a_fork_leaves_signals_to_its_parent():
             os.kill(os.getpid(), number)
         yield b"alive"
 
-    assert list(forked([signalled])) == [b"[True, True, True]", b"alive"]
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)  # those of torch's pools begin in the fork, too, where it sets their number
+    try:
+        assert list(forked([signalled], threads)) == [b"[True, True, True]", b"alive"]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_signals_are_as_before_after_a_fork():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert list(forked([saying("a")])) == [b"a"]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
 def test_what_one_raises_is_raised_here():
