@@ -14,10 +14,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.optim.compiler.codegen_cuda import emit_cuda, plan
-from descend.optim.compiler.cuda import CudaCompileJob, CudaLaunch
+from descend.optim.compiler.codegen_cuda import plan
+from descend.optim.compiler.codegen_cuda_matrix import device_plan
+from descend.optim.compiler.cuda import CudaCompileJob
+from descend.optim.compiler.cuda_matrix import DeviceMatrixJob
 from descend.optim.compiler.trace import from_structure
-from descend.optim.engine import arena_manager
+from descend.optim.engine import arena_manager, matrices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,15 +44,15 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 @functools.cache
 def library(source: str) -> ctypes.CDLL:
     """The source as a library, with a function `launch_NAME(blocks, threads, work)` for each kernel."""
-    names = re.findall(r"__global__ void __launch_bounds__\(THREADS\) (\w+)\(const Work w\)", source)
+    names = re.findall(r"__global__ void __launch_bounds__\(THREADS\) (\w+)\(const (\w+) w\)", source)
     # Between `struct float16` and its first use.
     whole = HEADER.read_text(encoding="utf-8") + source.replace('extern "C" __global__', "__global__").replace(
         "struct Work {", f"{_FLOAT16}\nstruct Work {{", 1
     )
     whole += "".join(
-        f'\nextern "C" void launch_{name}(unsigned blocks, unsigned threads, const Work* w)'
+        f'\nextern "C" void launch_{name}(unsigned blocks, unsigned threads, const {work}* w)'
         f" {{ emulate({name}, blocks, threads, *w); }}"
-        for name in names
+        for name, work in names
     )
     path = Path(_folder().name) / f"{hashlib.sha256(whole.encode()).hexdigest()[:16]}.so"
     done = subprocess.run(
@@ -70,7 +72,7 @@ class EmulatedModule:
     def blocks(self, wanted: int) -> int:
         return min(wanted, BLOCKS)
 
-    def launch(self, names: Sequence[tuple[str, int]], work: CudaLaunch, stream: int) -> None:
+    def launch(self, names: Sequence[tuple[str, int]], work: ctypes.Structure, stream: int) -> None:
         for name, blocks in names:
             self.launched.append(name)
             getattr(self.library, f"launch_{name}")(self.blocks(blocks), 256, ctypes.byref(work))
@@ -84,8 +86,18 @@ class EmulatedJob(CudaCompileJob):
         return "emulated"
 
     def load(self) -> Any:
-        text = from_structure(self.structure)
-        return EmulatedModule(emit_cuda(text, self.dtype, self.low)), plan(text)
+        return EmulatedModule(self.source()), plan(from_structure(self.structure))
+
+
+class EmulatedMatrixJob(DeviceMatrixJob):
+    """The same of kernels for rules with means over rows and columns."""
+
+    @functools.cached_property
+    def key(self) -> str:
+        return "emulated"
+
+    def load(self) -> Any:
+        return EmulatedModule(self.source()), device_plan(from_structure(self.structure))
 
 
 class EverythingCompiled:
@@ -93,6 +105,9 @@ class EverythingCompiled:
 
     def take(self, jobs: list[Any]) -> list[Any]:
         return [job.load() for job in jobs if isinstance(job, EmulatedJob)]
+
+    def known(self, job: EmulatedMatrixJob) -> Any:
+        return job.load()
 
     def has_failed(self, _: Any) -> bool:
         return True
@@ -111,5 +126,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         dtype, low = (str(x).removeprefix("torch.") for x in (arena.buffers.dtype, arena.buffers.low))
         return [EmulatedJob(arena.trace.structure, dtype, None if low == "None" else low, 0)]
 
+    def matrix_job(structure: str, dtype: str, low: str | None, _: int | None) -> EmulatedMatrixJob:
+        return EmulatedMatrixJob(structure, dtype, low, 0)
+
+    monkeypatch.setattr(matrices, "_job", matrix_job)
     monkeypatch.setattr(arena_manager, "_compiler", EverythingCompiled())
     monkeypatch.setattr(arena_manager, "jobs_of", jobs_of)

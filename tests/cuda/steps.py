@@ -11,7 +11,7 @@ from descend.optim.optimizer import Optimizer
 from descend.optim.rules import ALL_RULES, SOAP, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 ONE_OF_EACH = list({type(rule): rule for rule in ALL_RULES if not rule.whole_tensor}.values())
 # Of whole tensors; SOAP's bases are arbitrary where g gᵀ is singular.
@@ -19,11 +19,15 @@ OF_WHOLE_TENSORS = list(
     {type(rule): rule for rule in ALL_RULES if rule.whole_tensor and type(rule) is not SOAP}.values()
 )
 SIZES = [(), (1,), (4, 3), (5000,), (64, 64), (3, 7, 11)]
+# Rows and columns of one and of several parts, and many small matrices.
+MATRICES = [(130, 200), (1, 9000), (9000, 1), (3, 5, 70, 130), (512, 64, 3, 3), (700, 300, 1, 1), (40, 4, 7, 7)]
 
 
-def parameters(dtype: torch.dtype = torch.float32, device: str = "cuda") -> list[nn.Parameter]:
+def parameters(
+    dtype: torch.dtype = torch.float32, device: str = "cuda", sizes: Sequence[tuple[int, ...]] = SIZES
+) -> list[nn.Parameter]:
     random = torch.Generator().manual_seed(0)
-    return [nn.Parameter(torch.randn(size, generator=random).to(device, dtype)) for size in SIZES]
+    return [nn.Parameter(torch.randn(size, generator=random).to(device, dtype)) for size in sizes]
 
 
 def give_gradients(params: list[nn.Parameter], step: int, *, absent: bool = False) -> None:
@@ -35,9 +39,15 @@ def give_gradients(params: list[nn.Parameter], step: int, *, absent: bool = Fals
 
 
 def trained(
-    rule: Rule, runner: str, dtype: torch.dtype, device: str = "cuda", steps: int = 5, copies: int = 1
+    rule: Rule,
+    runner: str,
+    dtype: torch.dtype,
+    device: str = "cuda",
+    steps: int = 5,
+    copies: int = 1,
+    sizes: Sequence[tuple[int, ...]] = SIZES,
 ) -> list[Tensor]:
-    params = [p for _ in range(copies) for p in parameters(dtype, device)]
+    params = [p for _ in range(copies) for p in parameters(dtype, device, sizes)]
     ours = Optimizer(params, rule, lr=1e-2, weight_decay=0.01, runner=runner, seed=1)
     for step in range(steps):
         give_gradients(params, step, absent=True)

@@ -14,9 +14,9 @@ import descend.optim
 from descend.lower.forward_context import ForwardContext
 from descend.optim import named_optimizers
 from descend.optim.engine.factorizations import factorized
-from descend.optim.rules import LAMB, LANS, LARS, SGLD, Rule
+from descend.optim.rules import LAMB, LANS, LARS, SGLD, Adafactor, Rule
 from tests.cuda.runs import DEVICES, fitted, samples, weights
-from tests.cuda.steps import OF_WHOLE_TENSORS, ONE_OF_EACH, trained
+from tests.cuda.steps import MATRICES, OF_WHOLE_TENSORS, ONE_OF_EACH, SIZES, trained
 from tests.lower.single import Single, random
 from tests.lower.test_every_kind import TABLE, drawn
 
@@ -41,6 +41,19 @@ def test_03_stacks_agree(rule: Rule, dtype: torch.dtype) -> None:
     tolerance = 2e-5 if dtype == torch.float32 else 2e-2
     for found, value in zip(trained(rule, "compiled", dtype, copies=3), expected, strict=True):
         torch.testing.assert_close(found, value, rtol=tolerance, atol=tolerance, msg=f"{rule}")
+
+
+@pytest.mark.parametrize("runner", ["blocks", "compiled"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_03_means_agree(runner: str, dtype: torch.dtype) -> None:
+    """Adafactor by stacks and by kernels, which give the same bits each time."""
+    sizes = [*SIZES, *MATRICES]
+    expected = trained(Adafactor(), "plain", dtype, "cpu", sizes=sizes)
+    found, again = (trained(Adafactor(), runner, dtype, sizes=sizes) for _ in range(2))
+    tolerance = 2e-5 if dtype == torch.float32 else 2e-2
+    for x, other, value in zip(found, again, expected, strict=True):
+        torch.testing.assert_close(x, value, rtol=tolerance, atol=tolerance)
+        assert torch.equal(x, other)
 
 
 @pytest.mark.parametrize("name", ["qr", "eigh"])

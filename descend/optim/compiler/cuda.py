@@ -11,13 +11,13 @@ import functools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from descend.optim.compiler import nvrtc
 from descend.optim.compiler.cache import CompileJob, key_of, script_process
-from descend.optim.compiler.codegen_cuda import CudaPlan, emit_cuda, plan
+from descend.optim.compiler.codegen_cuda import emit_cuda, plan
 from descend.optim.compiler.nvrtc import OPTIONS, NvrtcError, target
 from descend.optim.compiler.trace import from_structure
 
@@ -94,7 +94,7 @@ class CudaModule:
             self._functions[name] = found
         return self._functions[name]
 
-    def launch(self, names: Sequence[tuple[str, int]], work: CudaLaunch, stream: int) -> None:
+    def launch(self, names: Sequence[tuple[str, int]], work: ctypes.Structure, stream: int) -> None:
         """Launch kernels one after the other; nothing waits for them.
 
         Args:
@@ -138,7 +138,16 @@ class CudaCompileJob(CompileJob):
     def key(self) -> str:
         """See `CompileJob`."""
         capability = torch.cuda.get_device_capability(self.index)  # devices of one kind share the file
-        return key_of(capability, torch.version.cuda, OPTIONS, self.structure, self.dtype, self.low)
+        kind = type(self).__name__  # whose kernels of one text are others
+        return key_of(kind, capability, torch.version.cuda, OPTIONS, self.structure, self.dtype, self.low)
+
+    def source(self) -> str:
+        """What NVRTC compiles.
+
+        Raises:
+            Untraceable: There is nothing for this trace.
+        """
+        return emit_cuda(from_structure(self.structure), self.dtype, self.low)
 
     def start(self, unfinished: Path) -> subprocess.Popen[str]:
         """Run `compiler/nvrtc.py`."""
@@ -146,9 +155,8 @@ class CudaCompileJob(CompileJob):
             architecture = target(torch.cuda.get_device_capability(self.index))
         except NvrtcError as problem:
             raise OSError(str(problem)) from problem
-        source = emit_cuda(from_structure(self.structure), self.dtype, self.low)
-        return script_process(Path(nvrtc.__file__), [architecture, str(unfinished)], source)
+        return script_process(Path(nvrtc.__file__), [architecture, str(unfinished)], self.source())
 
-    def load(self) -> tuple[CudaModule, CudaPlan]:
-        """Load by the driver, which refuses a file that is damaged."""
+    def load(self) -> tuple[CudaModule, Any]:
+        """The kernels, by the driver, which refuses a file that is damaged; and their plan, a `CudaPlan` here."""
         return CudaModule(self.path.read_bytes(), self.index), plan(from_structure(self.structure))

@@ -87,7 +87,8 @@ class CpuCompileJob(CompileJob):
     @functools.cached_property
     def key(self) -> str:
         """See `CompileJob`."""
-        return key_of(torch.backends.cpu.get_cpu_capability(), compiler(), FLAGS, *asdict(self).values())
+        kind = type(self).__name__  # whose kernels of one text are others
+        return key_of(kind, torch.backends.cpu.get_cpu_capability(), compiler(), FLAGS, *asdict(self).values())
 
     def source(self) -> str:
         """The C++ of the library.

@@ -30,7 +30,7 @@ from descend.optim.engine.blocks import ArenaStep, step_arena
 from descend.optim.engine.device_kernels import DeviceKernels
 from descend.optim.engine.gradient_scan import GradientScanner, ScannerCompileJob, TensorList
 from descend.optim.engine.matrices import MatrixUpdates, stays, step_matrices
-from descend.optim.engine.matrix_arena import MatrixArena
+from descend.optim.engine.matrix_arena import DeviceMatrixArena, MatrixArena, arena_of
 from descend.optim.engine.pinned import detach
 from descend.optim.engine.step_inputs import (
     LOW_PRECISION,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from descend.optim.engine.late_check import FlagReport
+    from descend.optim.engine.late_check import FlaggedTensors, FlagReport
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.state_proxy import State
     from descend.optim.engine.step_inputs import Entry
@@ -134,10 +134,11 @@ class ArenaManager:
         self.traces.clear()
         self.residents.clear()
 
-    def device_kernels(self, parameters: int) -> list[DeviceKernels]:
+    def device_kernels(self, parameters: int) -> list[FlaggedTensors]:
         """The kernels of all arenas, where they are of one GPU and update all parameters; else none."""
-        held = self._on_device()
-        whole = len(held) == len(self.arenas) and not self.matrices and len(self.residents) == parameters
+        matrices = [arena for arena in self.matrices if isinstance(arena, DeviceMatrixArena)]
+        held: list[FlaggedTensors] = [*self._on_device(), *matrices]
+        whole = len(held) == len(self.arenas) + len(self.matrices) and len(self.residents) == parameters
         return held if whole and len({kernels.device for kernels in held}) == 1 else []
 
     def _on_device(self) -> list[DeviceKernels]:
@@ -247,6 +248,11 @@ class ArenaManager:
             step_arena(ArenaStep(one, settings, traces, seed))
             one.arena.mark_written(self.scanner, one.absent)
 
+    def update_matrices(self, settings: Sequence[GroupSettings]) -> None:
+        """Update those of `matrices` that have a gradient."""
+        for arena in self.matrices:
+            arena.update(settings, self.scanner)
+
     def step_matrices(self, tasks: Sequence[TensorUpdate], settings: Sequence[GroupSettings]) -> list[TensorUpdate]:
         """Update the parameters whose rule asks for means over rows and columns.
 
@@ -257,8 +263,7 @@ class ArenaManager:
         Returns:
             The updates of the others.
         """
-        for arena in self.matrices:
-            arena.update(settings, self.scanner)
+        self.update_matrices(settings)
         self.batches = []
         if self.runner == "plain" or all(task.settings.rule.needs.isdisjoint(MEANS) for task in tasks):
             return list(tasks)
@@ -270,11 +275,14 @@ class ArenaManager:
             _compiler.collect(jobs, wait=wait)
         kernels = [_compiler.known(job) if self.runner != "blocks" else None for job in jobs]
         for batch, kernel in zip(found.batches, kernels, strict=True):
+            if kernel is None and batch.device.type != "cpu":
+                found.others += batch.tasks  # as stacks
+                continue
             open_states(batch.tasks)
             step_matrices(batch, kernel)
             staying = [task for task in batch.tasks if stays(task, batch.buffers)] if kernel is not None else []
             if kernel is not None and staying:
-                self.matrices.append(MatrixArena(batch.trace, staying, kernel))
+                self.matrices.append(arena_of(batch.trace, staying, kernel))
                 self.residents |= {id(task.param) for task in staying}
         self.batches = [kernel is not None for kernel in kernels]
         return found.others

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from descend.optim.compiler.codegen_cuda import SETTINGS
 from descend.optim.compiler.cuda import THREADS, CudaLaunch
 from descend.optim.compiler.layout import BLOCK
 from descend.optim.engine.arena_gradients import ArenaGradients
+from descend.optim.engine.device_flag import DeviceFlag, stream_of
 from descend.optim.engine.device_tables import DeviceTables
 from descend.optim.engine.noise import key_of
 
@@ -61,7 +61,7 @@ class DeviceKernels(ArenaGradients):
     """The tables of an arena on its device, for the launches of its compiled kernels.
 
     Attributes:
-        bad: Whether a gradient is not finite: of any parameter, then of each; int32 on the device.
+        flag: Raised where a gradient is not finite.
         tables: What kernels read, on the device.
         recorded: Whether a step was captured in a CUDA graph, so that the device's counts may be ahead.
     """
@@ -79,7 +79,6 @@ class DeviceKernels(ArenaGradients):
         self._counts = counts
         self._module, self._plan = compiled
         self.recorded = False
-        self._flagged = False  # whether `flag` was called since the last update
         self.tables = DeviceTables(layout.device)
         tensors, groups, units = len(layout.slots), len(layout.groups), _units(layout)
         made, device = self._plan, layout.device
@@ -99,11 +98,9 @@ class DeviceKernels(ArenaGradients):
         count = len(units["unit_tensor"])
         self.tables.held["table"] = torch.zeros(max(1, len(made.rows)), tensors, dtype=torch.float64, device=device)
         self.tables.held["sums"] = torch.zeros(max(1, len(made.sums)), count, dtype=torch.float64, device=device)
-        self.bad = torch.zeros(1 + tensors, dtype=torch.int32, device=device)
         given = {name: x.data_ptr() for name, x in self.tables.held.items()}
-        given |= {"bad": self.bad.data_ptr(), "bad_tensor": self.bad.data_ptr() + self.bad.element_size()}
         self._work = CudaLaunch(units=count, tensors=tensors, groups=groups, **given)
-        self._look = f"look_{str(layout.dtype).removeprefix('torch.')}"
+        self.flag = DeviceFlag(self._module, self._work, self.tables, self.gradient, device, layout.dtype)
         self._launches = [(name, self._blocks(name)) for name in made.launches]
 
     def _blocks(self, name: str) -> int:
@@ -121,39 +118,9 @@ class DeviceKernels(ArenaGradients):
         """What the user calls parameter i."""
         return self._layout.slots[i].name
 
-    def _launch(self, launches: Sequence[tuple[str, int]]) -> None:
-        stream = torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else 0
-        self._module.launch(launches, self._work, stream)
-
-    def flag(self, found_inf: Tensor | None, grad_scale: Tensor | None, *, looks: bool) -> None:
-        """Raise the flag where a gradient of this step is not finite; from here on, until the next call, it holds.
-
-        Args:
-            found_inf: What torch's GradScaler has found; then nothing is looked at.
-            grad_scale: The factor that it left in the gradients.
-            looks: Whether gradients are looked at; if not, none counts as bad.
-        """
-        self._flagged = True
-        self.tables.send("gradient", self.gradient)
-        self.bad.zero_()
-        self._work.found_inf = None if found_inf is None else found_inf.data_ptr()
-        self._work.grad_scale = None if grad_scale is None else grad_scale.data_ptr()
-        if found_inf is not None:
-            self._launch([("adopt_found", 1)])
-        elif looks:
-            self._launch([(self._look, self._work.units)])
-
-    def share(self, others: Sequence[DeviceKernels]) -> None:
-        """Raise the flag where that of another arena of the step is raised: all are updated, or none."""
-        for other in others:
-            torch.maximum(self.bad[:1], other.bad[:1], out=self.bad[:1])
-
     def is_finite(self) -> bool:
-        """Whether all gradients are; waits for the device. Leaves the flag as `flag` does without a look."""
-        self.flag(None, None, looks=True)
-        finite = not self.bad[0].item()
-        self.bad.zero_()
-        return finite
+        """Whether all gradients are; waits for the device."""
+        return self.flag.is_finite()
 
     def update(self, settings: Sequence[GroupSettings], traces: Mapping[int, Trace], seed: int) -> None:
         """Update all parameters with a gradient and count them, unless the flag is raised.
@@ -173,10 +140,8 @@ class DeviceKernels(ArenaGradients):
             self.tables.send("key", np.array(keys, dtype=np.uint64).view(np.int64))
         if not self.recorded:
             self.tables.send("count", self._counts.values.numpy())
-        if not self._flagged:
-            self.flag(None, None, looks=False)
-        self._launch(self._launches)
-        self._flagged = False
+        self.flag.begin_update()
+        self._module.launch(self._launches, self._work, stream_of(self.device))
         if self.tables.is_capturing():
             self.recorded = True
             return

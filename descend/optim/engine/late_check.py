@@ -8,7 +8,7 @@ step n + 1   the host reads what was copied; where it was raised, step n has cha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -20,13 +20,39 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from descend.optim.engine.arena_manager import ArenaManager
-    from descend.optim.engine.device_kernels import DeviceKernels
+    from descend.optim.engine.device_flag import DeviceFlag
+    from descend.optim.engine.device_tables import DeviceTables
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.state_proxy import State
 
 _UNKNOWN = -1  # of a flag that has not arrived
 
-__all__ = ["FlagReport", "launch", "update_on_device"]
+__all__ = ["FlagReport", "FlaggedTensors", "launch", "update_on_device"]
+
+
+class FlaggedTensors(Protocol):
+    """Parameters whose launches read a flag: `DeviceKernels` of an arena, or a `DeviceMatrixArena`."""
+
+    flag: DeviceFlag
+    tables: DeviceTables
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """Numbers of the parameters without a gradient."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """The device of all of them."""
+        ...
+
+    def name_of(self, i: int) -> str:
+        """What the user calls parameter i."""
+        ...
+
+    def forget(self, absent: Sequence[int]) -> None:
+        """Take back the count of the last update, which the flag kept from happening; these had no gradient."""
+        ...
 
 
 @dataclass
@@ -34,29 +60,29 @@ class FlagReport:
     """What a step's look at its gradients will have found, on its way to the host.
 
     Attributes:
-        kernels: Of the arenas of the step.
+        kernels: Parameters of the step.
         absent: Of each the numbers of the parameters without a gradient.
-        flags: Of each `DeviceKernels.bad`, in pinned memory on a GPU.
+        flags: Of each `DeviceFlag.bad`, in pinned memory on a GPU.
         arrived: The event after which they are there; None where they are already.
         scaled: Whether a GradScaler had found out, for which such steps are ordinary.
     """
 
-    kernels: list[DeviceKernels]
+    kernels: list[FlaggedTensors]
     absent: list[tuple[int, ...]]
     flags: list[Tensor]
     arrived: torch.cuda.Event | None
     scaled: bool
 
     @staticmethod
-    def begin(kernels: Sequence[DeviceKernels], *, scaled: bool) -> FlagReport:
+    def begin(kernels: Sequence[FlaggedTensors], *, scaled: bool) -> FlagReport:
         """Start copying the flags of the step that was launched last. The host does not wait."""
         absent = [held.absent for held in kernels]
         if kernels[0].device.type != "cuda":
-            return FlagReport(list(kernels), absent, [held.bad.clone() for held in kernels], None, scaled)
-        pinned: dict[str, Any] = {"dtype": kernels[0].bad.dtype, "device": "cpu", "pin_memory": True}
-        flags = [torch.full(held.bad.shape, _UNKNOWN, **pinned) for held in kernels]
+            return FlagReport(list(kernels), absent, [held.flag.bad.clone() for held in kernels], None, scaled)
+        pinned: dict[str, Any] = {"dtype": kernels[0].flag.bad.dtype, "device": "cpu", "pin_memory": True}
+        flags = [torch.full(held.flag.bad.shape, _UNKNOWN, **pinned) for held in kernels]
         for room, held in zip(flags, kernels, strict=True):
-            room.copy_(held.bad, non_blocking=True)
+            room.copy_(held.flag.bad, non_blocking=True)
         arrived = torch.cuda.Event()
         arrived.record(torch.cuda.current_stream(kernels[0].device))
         return FlagReport(list(kernels), absent, flags, arrived, scaled)
@@ -94,28 +120,28 @@ class FlagReport:
 
 
 def launch(
-    kernels: Sequence[DeviceKernels], found_inf: Tensor | None, grad_scale: Tensor | None, *, looks: bool
+    kernels: Sequence[FlaggedTensors], found_inf: Tensor | None, grad_scale: Tensor | None, *, looks: bool
 ) -> FlagReport | None:
     """Look at the gradients of a step of all arenas, before any is updated. The host does not wait.
 
     Args:
         kernels: Of the arenas, all of one device.
-        found_inf: See `DeviceKernels.flag`.
-        grad_scale: See `DeviceKernels.flag`.
-        looks: See `DeviceKernels.flag`.
+        found_inf: See `DeviceFlag.set`.
+        grad_scale: See `DeviceFlag.set`.
+        looks: See `DeviceFlag.set`.
 
     Returns:
         What will have been found; None where nothing is looked at, and within a CUDA graph, of which the device alone
         knows.
     """
     for held in kernels:
-        held.flag(found_inf, grad_scale, looks=looks)
+        held.flag.set(found_inf, grad_scale, looks=looks)
     if not looks and found_inf is None:
         return None
     first, *rest = kernels
-    first.share(rest)
+    first.flag.share([held.flag for held in rest])
     for held in rest:
-        held.share([first])
+        held.flag.share([first.flag])
     return None if first.tables.is_capturing() else FlagReport.begin(kernels, scaled=found_inf is not None)
 
 
@@ -140,8 +166,9 @@ def update_on_device(
     if not kernels or meshes or any(x.device != kernels[0].device for x in given):
         return False
     active = arenas.begin_step(settings, state)
-    if not active:  # parameters moved, so there is no arena any more
+    if not arenas.residents:  # parameters moved, so there is no arena any more
         return False
     arenas.report = launch(kernels, found, scale, looks=optimizer.on_nonfinite != "allow")
+    arenas.update_matrices(settings)
     arenas.step(active, settings, optimizer.seed)
     return True

@@ -1,8 +1,9 @@
 """Rules with means over rows and columns, such as Adafactor: all their tensors in one call of a compiled kernel.
 
-Parameters, gradients and state stay where they are; the kernel takes their addresses. Without a kernel NumPy computes
-the same text to the same bits, of small tensors many at a time (engine/matrix_evaluation.py). What this cannot take
-(other devices, texts that are more than means and arithmetic) gets the reference update.
+Parameters, gradients and state stay where they are; the kernel takes their addresses. On a GPU a call is some launches
+a stage (engine/device_matrices.py). Without a kernel NumPy computes the same text to the same bits, of small tensors
+many at a time (engine/matrix_evaluation.py), and a GPU's tensors are updated as stacks (engine/batched.py). What this
+cannot take (texts that are more than means and arithmetic) gets the reference update.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from descend.optim.compiler.cuda_matrix import DeviceMatrixJob
 from descend.optim.compiler.matrix_plan import MatrixPlan, plan
 from descend.optim.compiler.native import MatrixCompileJob, MatrixLaunch
 from descend.optim.compiler.partition import numbers
 from descend.optim.compiler.trace import STATE, Trace, Untraceable, trace_matrices
+from descend.optim.engine.device_matrices import LARGEST_SIDE, DeviceMatrixCall
 from descend.optim.engine.matrix_evaluation import ArrayPool, evaluate
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
 from descend.optim.engine.step_inputs import LOW_PRECISION, is_sparse
@@ -32,8 +35,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from descend.optim.compiler.codegen_cuda_matrix import DevicePlan
+    from descend.optim.compiler.cuda import CudaModule
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.step_inputs import TensorUpdate
+
+    MatrixKernel = ctypes.CDLL | tuple[CudaModule, DevicePlan]
 
 __all__ = [
     "STACK_ELEMENTS",
@@ -41,6 +48,7 @@ __all__ = [
     "MatrixCall",
     "MatrixUpdates",
     "Numbers",
+    "call_of",
     "numbers_of",
     "places_of",
     "shape_of",
@@ -60,7 +68,7 @@ def _trace(settings: GroupSettings, dtype: torch.dtype, dims: int) -> Trace | No
     """The text of an update, or None where there is none; dims above 2 are as 2."""
     low = dtype in LOW_PRECISION
     try:
-        found = trace_matrices(settings, torch.float32 if low else dtype, low, dims)
+        found = trace_matrices(settings, wide(dtype), low, dims)
         plan(found)
     except Untraceable:
         return None
@@ -76,9 +84,10 @@ def trace_of(settings: GroupSettings, dtype: torch.dtype, dims: int) -> Trace | 
 
 
 def _can_be_held(task: TensorUpdate) -> bool:
-    """Whether weights and gradient are plain memory of this machine."""
+    """Whether weights and gradient are plain memory, of this machine or a GPU."""
     p = task.param
-    plain = type(p) in PLAIN_TYPES and p.is_cpu and p.layout is torch.strided
+    here = p.is_cpu or (p.is_cuda and max(shape_of(p)[1:]) <= LARGEST_SIDE)
+    plain = type(p) in PLAIN_TYPES and here and p.layout is torch.strided
     return plain and p.numel() > 0 and not is_sparse(task.gradient)
 
 
@@ -96,14 +105,18 @@ class MatrixBatch:
     tasks: list[TensorUpdate]
     traces: list[Trace]
 
+    @property
+    def device(self) -> torch.device:
+        """Of all of them."""
+        return self.tasks[0].param.device
+
     @functools.cached_property
-    def job(self) -> MatrixCompileJob:
+    def job(self) -> MatrixCompileJob | DeviceMatrixJob:
         """Of their kernel."""
         dtype = self.tasks[0].param.dtype
-        low = dtype in LOW_PRECISION
-        wide = torch.float32 if low else dtype
-        names = [str(x).removeprefix("torch.") for x in (wide, dtype)]
-        return _job(self.trace.structure, names[0], names[1] if low else None)
+        names = [str(x).removeprefix("torch.") for x in (wide(dtype), dtype)]
+        low = names[1] if dtype in LOW_PRECISION else None
+        return _job(self.trace.structure, names[0], low, None if self.device.type == "cpu" else self.device.index)
 
     @property
     def buffers(self) -> tuple[str, ...]:
@@ -171,9 +184,11 @@ def _of_size(trace: Trace, known: Numbers, size: int) -> Numbers:
     return known
 
 
-@functools.lru_cache(maxsize=256)
-def _job(structure: str, dtype: str, low: str | None) -> MatrixCompileJob:
-    return MatrixCompileJob(structure, dtype, low)  # whose key takes a millisecond to compute
+@functools.lru_cache(maxsize=256)  # as the key takes a millisecond to compute
+def _job(structure: str, dtype: str, low: str | None, index: int | None) -> MatrixCompileJob | DeviceMatrixJob:
+    if index is None:
+        return MatrixCompileJob(structure, dtype, low)
+    return DeviceMatrixJob(structure, dtype, low, index)
 
 
 @dataclass
@@ -192,17 +207,17 @@ class MatrixUpdates:
     def of(tasks: Sequence[TensorUpdate]) -> MatrixUpdates:
         """Sort updates by text and precision."""
         found = MatrixUpdates()
-        batches: dict[tuple[str, torch.dtype], MatrixBatch] = {}
-        known: dict[tuple[int, torch.dtype, int], tuple[Trace, MatrixBatch] | None] = {}
+        batches: dict[tuple[str, torch.dtype, torch.device], MatrixBatch] = {}
+        known: dict[tuple[int, torch.dtype, torch.device, int], tuple[Trace, MatrixBatch] | None] = {}
         for task in tasks:
             p = task.param
-            key = (task.group, p.dtype, p.ndim)
+            key = (task.group, p.dtype, p.device, p.ndim)
             if key not in known:
                 trace = trace_of(task.settings, p.dtype, p.ndim)
                 if trace is None:
                     known[key] = None
                 else:
-                    batch = batches.setdefault((trace.structure, p.dtype), MatrixBatch(trace, [], []))
+                    batch = batches.setdefault((trace.structure, p.dtype, p.device), MatrixBatch(trace, [], []))
                     known[key] = trace, batch
             mine = known[key]
             if mine is None or not _can_be_held(task):
@@ -215,11 +230,11 @@ class MatrixUpdates:
 
 
 @torch.no_grad()
-def step_matrices(batch: MatrixBatch, library: ctypes.CDLL | None) -> None:
-    """Update the tensors of a batch, by a kernel or by NumPy."""
+def step_matrices(batch: MatrixBatch, kernel: MatrixKernel | None) -> None:
+    """Update the tensors of a batch, by a kernel or, on a CPU, by NumPy."""
     made, known = plan(batch.trace), batch.numbers()
-    if library is not None:
-        _call(library, made, batch.tasks, known)
+    if kernel is not None:
+        _call(kernel, made, batch.tasks, known)
     else:
         _by_numpy(made, batch.tasks, known)
     increment_version([task.param for task in batch.tasks])
@@ -329,7 +344,7 @@ def _places_of_all(tasks: Sequence[TensorUpdate], name: str) -> list[Tensor]:
     return [task.entry[entry] for task in tasks]
 
 
-def _call(library: ctypes.CDLL, made: MatrixPlan, tasks: Sequence[TensorUpdate], known: Sequence[Numbers]) -> None:
+def _call(kernel: MatrixKernel, made: MatrixPlan, tasks: Sequence[TensorUpdate], known: Sequence[Numbers]) -> None:
     """Make the one call of a kernel, and copy new values to where they belong."""
     dimensions: list[int] = []
     addresses: list[int] = []
@@ -343,7 +358,8 @@ def _call(library: ctypes.CDLL, made: MatrixPlan, tasks: Sequence[TensorUpdate],
     shapes = np.array(dimensions, dtype=np.int64).reshape(-1, 3).T.copy()
     address = np.array(addresses, dtype=np.int64).reshape(len(tasks), -1).T.copy()
     same = all(x is known[0] for x in known)
-    MatrixCall(library, shapes, address).run(table_of(made, known[:1] if same else known))
+    p = tasks[0].param
+    call_of(kernel, shapes, address, p.device, p.dtype).run(table_of(made, known[:1] if same else known))
     for held in copies:
         held.put_back()
 
@@ -354,6 +370,32 @@ def table_of(made: MatrixPlan, known: Sequence[Numbers]) -> NDArray[np.float64]:
     for row, at in zip(table, made.given, strict=False):
         row[:] = [float(x[at]) for x in known]
     return table
+
+
+def call_of(
+    kernel: MatrixKernel,
+    shapes: NDArray[np.int64],
+    addresses: NDArray[np.int64],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> MatrixCall | DeviceMatrixCall:
+    """The call of a kernel for some tensors.
+
+    Args:
+        kernel: The kernel.
+        shapes: See `MatrixCall`.
+        addresses: See `MatrixCall`.
+        device: Of the tensors.
+        dtype: Of the weights as torch holds them.
+    """
+    if isinstance(kernel, tuple):
+        return DeviceMatrixCall(kernel, shapes, addresses, device, wide(dtype))
+    return MatrixCall(kernel, shapes, addresses)
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The precision in which weights of a precision are updated."""
+    return torch.float32 if dtype in LOW_PRECISION else dtype
 
 
 class MatrixCall:

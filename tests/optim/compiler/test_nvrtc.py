@@ -8,13 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from optimizer_inputs import group_settings
 
 from descend.optim.compiler import nvrtc
 from descend.optim.compiler.cache import script_process
 from descend.optim.compiler.codegen_cuda import emit_cuda
-from descend.optim.compiler.trace import trace
-from descend.optim.rules import ALL_RULES, LANS, SGLD, Rule
+from descend.optim.compiler.codegen_cuda_matrix import emit_cuda_matrices
+from descend.optim.compiler.trace import trace, trace_matrices
+from descend.optim.rules import ALL_RULES, LANS, SGLD, Adafactor, Rule
 
 
 def is_here() -> bool:
@@ -39,6 +41,15 @@ def source(rule: Rule, dtype: str, low: str | None) -> str:
 @pytest.mark.parametrize(("rule", "low"), [(LANS(), "bfloat16"), (SGLD(), "float16")], ids=str)
 def test_sources_compile(rule: Rule, low: str, architecture: str) -> None:
     assert nvrtc.compile_cuda(source(rule, "float32", low), architecture).startswith(ELF)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dims", "dtype", "low"),
+    [("sm_80", 1, "float32", "bfloat16"), ("sm_80", 2, "float64", None), ("sm_90", 4, "float32", "float16")],
+)
+def test_sources_with_means_compile(architecture: str, dims: int, dtype: str, low: str | None) -> None:
+    text = trace_matrices(group_settings(Adafactor(), lr=1.0, decay=1.0), getattr(torch, dtype), low is not None, dims)
+    assert nvrtc.compile_cuda(emit_cuda_matrices(text, dtype, low), architecture).startswith(ELF)
 
 
 @pytest.mark.slow

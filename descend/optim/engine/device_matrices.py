@@ -1,0 +1,194 @@
+"""Launches kernels for rules with means over rows and columns on a GPU: some a stage, for all tensors together.
+
+Addresses and the numbers of a step are sent when they change, from page-locked memory. Values of rows, columns and
+matrices are in memory that a step gets from torch and gives back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from descend.errors import ConfigurationError
+from descend.optim.compiler.cuda import THREADS, CudaLaunch
+from descend.optim.compiler.cuda_matrix import TILE, WALKS, DeviceMatrixLaunch, Walk
+from descend.optim.engine.device_flag import stream_of
+from descend.optim.engine.device_tables import DeviceTables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from descend.optim.compiler.codegen_cuda_matrix import DevicePlan
+    from descend.optim.compiler.cuda import CudaModule
+
+__all__ = ["LARGEST_SIDE", "DeviceMatrixCall", "look_of", "refuse_capture"]
+
+UNIT = 2**12  # elements that a block takes at a time, and of smaller things as many as have so many elements
+LARGEST_SIDE = 2**31 - 1  # rows or columns of a matrix
+_ALIGNED = 256  # bytes
+
+
+class _Units(NamedTuple):
+    """The units of all things of some kind, see `Walk` in cuda_matrix.h; all arrays are int64.
+
+    Attributes:
+        tensor: Of each unit its tensor.
+        first: Its first thing within the tensor.
+        size: How many it has.
+        start: Of each tensor where its values begin in memory.
+        border: Of each tensor its first unit, then the number of units.
+        room: For how many values there is memory.
+    """
+
+    tensor: NDArray[np.int64]
+    first: NDArray[np.int64]
+    size: NDArray[np.int64]
+    start: NDArray[np.int64]
+    border: NDArray[np.int64]
+    room: int
+
+    @staticmethod
+    def of(totals: NDArray[np.int64], most: NDArray[np.int64] | int, stored: NDArray[np.int64] | None = None) -> _Units:
+        """Units of at most so many things each.
+
+        Args:
+            totals: How many each tensor has.
+            most: How many of them a unit has at most.
+            stored: How many of them have memory, where not all do.
+        """
+        sizes: NDArray[np.int64] = np.broadcast_to(np.asarray(most, dtype=np.int64), totals.shape)
+        stored = totals if stored is None else stored
+        counts = -(-totals // sizes)
+        border = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        tensor = np.repeat(np.arange(len(totals), dtype=np.int64), counts)
+        first = (np.arange(border[-1], dtype=np.int64) - border[tensor]) * sizes[tensor]
+        count = np.minimum(sizes[tensor], totals[tensor] - first)
+        start = (np.cumsum(stored) - stored).astype(np.int64)
+        return _Units(tensor, first, count, start, border, int(stored.sum()))
+
+
+def _units(shapes: NDArray[np.int64]) -> dict[str, _Units]:
+    """Those of elements, rows, columns, matrices, and parts of columns, which have memory where they are several."""
+    batch, n, m = shapes
+    tiles = -(-n // TILE)
+    parts = batch * tiles * m
+    return {
+        "elements": _Units.of(batch * n * m, UNIT),
+        "rows": _Units.of(batch * n, np.where(m < UNIT, np.maximum(UNIT // m, THREADS // 32), 1)),
+        "columns": _Units.of(batch * m, UNIT),
+        "matrices": _Units.of(batch, np.maximum(1, UNIT // np.maximum(n, m))),
+        "parts": _Units.of(
+            parts, THREADS * np.maximum(1, UNIT // THREADS // np.minimum(n, TILE)), np.where(tiles > 1, parts, 0)
+        ),
+    }
+
+
+_TABLES = ("tensor", "first", "size", "start")  # of a `Walk`
+
+
+def _places(plan: DevicePlan, units: Mapping[str, _Units], itemsize: int) -> tuple[NDArray[np.int64], int]:
+    """Offset of each array in memory, and the bytes of all."""
+    offsets, end = [0], 0
+    for walk, size in plan.arrays:
+        end += -(-units[walk].room * (size or itemsize) // _ALIGNED) * _ALIGNED
+        offsets.append(end)
+    return np.array(offsets, dtype=np.int64), max(end, 1)
+
+
+class DeviceMatrixCall:
+    """The launches that update some tensors, which may be made again and again.
+
+    Args:
+        compiled: Kernels of a trace, and their plan.
+        shapes: (3, tensors) int64: of each tensor how many matrices, their rows and their columns.
+        addresses: (buffers, tensors) int64, buffers in the order of `MatrixPlan.buffers`; read at each run.
+        device: Of the tensors.
+        dtype: In which the update is computed.
+
+    Raises:
+        ConfigurationError: A CUDA graph is captured.
+    """
+
+    def __init__(
+        self,
+        compiled: tuple[CudaModule, DevicePlan],
+        shapes: NDArray[np.int64],
+        addresses: NDArray[np.int64],
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        refuse_capture(device)
+        self._module, plan = compiled
+        self._addresses, self._device, self._tensors = addresses, device, shapes.shape[1]
+        units = _units(shapes)
+        self._tables = DeviceTables(device)
+        offsets, self._bytes = _places(plan, units, dtype.itemsize)
+        fixed = {(walk, name): getattr(units[walk], name) for walk in WALKS for name in _TABLES}
+        fixed |= {("", "n"): shapes[1], ("", "m"): shapes[2], ("", "offset"): offsets}
+        fixed |= {("", "border"): units["elements"].border}
+        whole = torch.from_numpy(np.concatenate(list(fixed.values()))).to(device)
+        pieces = whole.split([len(x) for x in fixed.values()])
+        places = {name: x.data_ptr() for name, x in zip(fixed, pieces, strict=True)}
+        self._tables.send("address", addresses)
+        self._tables.send("given", np.zeros((max(1, len(plan.made.given)), self._tensors)))
+        computed = torch.empty(max(1, len(plan.made.computed)), self._tensors, dtype=torch.float64, device=device)
+        sums = torch.empty(max(1, len(plan.sums)), len(units["elements"].tensor), dtype=torch.float64, device=device)
+        self._kept = (whole, computed, sums)
+        self._work = DeviceMatrixLaunch(
+            tensors=self._tensors,
+            address=self._tables.held["address"].data_ptr(),
+            given=self._tables.held["given"].data_ptr(),
+            computed=computed.data_ptr(),
+            sums=sums.data_ptr(),
+            **{name: place for (walk, name), place in places.items() if not walk},
+        )
+        count = {walk: len(units[walk].tensor) for walk in WALKS}
+        for walk in WALKS:
+            setattr(self._work, walk, Walk(count[walk], *(places[walk, name] for name in _TABLES)))
+        self._launches = [(name, count[walk] if walk else self._tensors) for name, walk in plan.launches]
+
+    def run(self, table: NDArray[np.float64], bad: int | None = None, grad_scale: int | None = None) -> None:
+        """Update the tensors. The host does not wait.
+
+        Args:
+            table: (numbers, tensors), or (numbers, 1) where all tensors have the same.
+            bad: Address of a flag, where one keeps the update from happening; see `DeviceFlag`.
+            grad_scale: Address of a factor that is left in the gradients, where there is one.
+        """
+        self._tables.send("address", self._addresses)
+        self._tables.send("given", np.ascontiguousarray(np.broadcast_to(table, (len(table), self._tensors))))
+        memory = torch.empty(self._bytes, dtype=torch.uint8, device=self._device)
+        self._work.memory, self._work.bad, self._work.grad_scale = memory.data_ptr(), bad, grad_scale
+        self._module.launch(self._launches, self._work, stream_of(self._device))
+
+
+def look_of(sizes: Sequence[int], tables: DeviceTables) -> CudaLaunch:
+    """What a look at gradients is given; `tables` gets what it reads.
+
+    Args:
+        sizes: Elements of each tensor.
+        tables: Of their device.
+    """
+    units = _Units.of(np.array(sizes, dtype=np.int64), UNIT)
+    for name, x in zip(("unit_tensor", "unit_first", "unit_count"), units[:3], strict=True):
+        tables.send(name, x)
+    tables.send("gradient", np.zeros(len(sizes), dtype=np.int64))
+    held = {name: x.data_ptr() for name, x in tables.held.items()}
+    return CudaLaunch(units=len(units.tensor), tensors=len(sizes), **held)
+
+
+def refuse_capture(device: torch.device) -> None:
+    """Raise where a step would become part of a CUDA graph.
+
+    Raises:
+        ConfigurationError: A CUDA graph is captured.
+    """
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise ConfigurationError(
+            "a step of a rule of whole matrices takes numbers from the host, which a CUDA graph would repeat as they "
+            "are; leave the step out of the capture"
+        )
