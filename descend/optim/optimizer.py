@@ -293,6 +293,7 @@ class Optimizer(torch.optim.Optimizer):
             settings = _unscaled(self, settings)
             active = arenas.begin_step(settings, state)
             outside = arenas.others(self.param_groups, settings, self._groups.names, state)
+            arenas.refuse_capture(outside)
             if found_inf is not None:
                 skip = bool(found_inf)
             elif self.on_nonfinite == "allow":

@@ -69,11 +69,12 @@ def test_02_build_without_a_toolkit(figure: Figure, tmp_path: Path) -> None:
     assert list((tmp_path / "cache" / "descend").glob("*.cubin"))
 
 
+@pytest.mark.parametrize("name", ["AdamW", "Adafactor"])
 @pytest.mark.parametrize("policy", ["raise", "allow"])
-def test_04_no_wait(policy: Any) -> None:
+def test_04_no_wait(policy: Any, name: str) -> None:
     """The host has launched a step before the device has done what was launched before it."""
-    params = with_gradients(resnet50_like())
-    ours = descend.optim.AdamW(params, lr=1e-3, runner="compiled", on_nonfinite=policy)
+    params = with_gradients([*resnet50_like(), nn.Parameter(torch.randn(512, 100, device="cuda"))])
+    ours = getattr(descend.optim, name)(params, lr=1e-3, runner="compiled", on_nonfinite=policy)
     for _ in range(3):
         ours.step()
     torch.cuda.synchronize()
@@ -151,6 +152,30 @@ def test_06_launches(name: str, figure: Figure) -> None:
         theirs = torch_class(with_gradients(resnet50_like()), lr=1e-5, fused=True, **options)
         figure(f"torch {name}, fused", f"{milliseconds(theirs.step):.3f} ms")
     assert sum(kernel.startswith("stage") for kernel in kernels) == (2 if name == "LAMB" else 1)
+
+
+CAPTURE = """
+import sys, torch, descend.optim
+from descend.errors import ConfigurationError
+from tests.cuda.steps import parameters, with_gradients
+params = [p for p in with_gradients(parameters()) if p.ndim == 2]
+ours = getattr(descend.optim, sys.argv[1])(params, lr=1e-2, on_nonfinite="allow", runner="compiled")
+for _ in range(3):
+    ours.step()
+try:
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        ours.step()
+except ConfigurationError as problem:
+    print(problem)
+"""
+
+
+@pytest.mark.parametrize("name", ["Adafactor", "Muon"])
+def test_05_a_capture_with_numbers_of_the_host_is_refused(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CAPTURE, name], text=True, capture_output=True, check=False, timeout=200
+    )
+    assert "leave rules of whole matrices out of it" in done.stdout, done.stderr
 
 
 CPU_FIT = """

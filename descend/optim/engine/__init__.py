@@ -10,9 +10,14 @@ evaluation                   exchange of the parameters for their averages, and 
 arena, segments              many parameters in one buffer, and the pieces of it that one kernel call updates
 pinned, aliases              parameters that must stay at their address
 arena_manager                assigns parameters to arenas and selects the runner of each
-blocks, native               one step of an arena, by the interpreter or CUDA kernels, or by CPU kernels
+blocks, native               one step of an arena, by the interpreter, or by CPU kernels
+device_kernels               one step of an arena, by CUDA kernels
+device_flag, late_check      the look at gradients on a GPU, whose outcome the host reads at the next step
 matrices, matrix_arena       rules with means over rows and columns: their tensors are updated where they are
 matrix_evaluation            the same by NumPy, where there is no kernel
+device_matrices              the same by CUDA kernels
+batched, recorded, lockstep  rules of whole matrices on a GPU: tensors of one shape as stacks, by recorded operations
+cpu_stacks, buffered         the same on a CPU
 
 The kernels themselves are made in `descend/optim/compiler/`.
 """

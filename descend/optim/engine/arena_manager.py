@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from descend.errors import ConfigurationError
 from descend.optim.compiler.cache import CompilePolicy, KernelCompiler
 from descend.optim.compiler.cuda import CudaCompileJob
 from descend.optim.compiler.native import CpuCompileJob
@@ -195,6 +196,26 @@ class ArenaManager:
                 for arena in self.arenas
             ]
         return self.traces
+
+    def refuse_capture(self, outside: Sequence[TensorUpdate]) -> None:
+        """Raise where an update would become part of a CUDA graph that takes numbers from the host.
+
+        Args:
+            outside: Updates of parameters outside the arenas.
+
+        Raises:
+            ConfigurationError: A CUDA graph is captured, which would repeat this step's rates and counts as they are.
+        """
+        if not torch.cuda.is_initialized() or not torch.cuda.is_current_stream_capturing():
+            return
+        devices = [task.param.device for task in outside]
+        devices += [arena.layout.device for arena in (*map(self.arenas.__getitem__, self._bare()), *self.matrices)]
+        if any(device.type == "cuda" for device in devices):
+            raise ConfigurationError(
+                "a step can be captured in a CUDA graph where compiled kernels of elementwise rules update all "
+                "parameters; this one takes numbers from the host, which the graph would repeat as they are. Take "
+                'some steps with runner="compiled" before the capture, and leave rules of whole matrices out of it'
+            )
 
     def others(
         self,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from descend.errors import ConfigurationError
 from descend.optim.compiler.cuda import THREADS, CudaLaunch
 from descend.optim.compiler.cuda_matrix import TILE, WALKS, DeviceMatrixLaunch, Walk
 from descend.optim.engine.device_flag import stream_of
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from descend.optim.compiler.codegen_cuda_matrix import DevicePlan
     from descend.optim.compiler.cuda import CudaModule
 
-__all__ = ["LARGEST_SIDE", "DeviceMatrixCall", "look_of", "refuse_capture"]
+__all__ = ["LARGEST_SIDE", "DeviceMatrixCall", "look_of"]
 
 UNIT = 2**12  # elements that a block takes at a time, and of smaller things as many as have so many elements
 LARGEST_SIDE = 2**31 - 1  # rows or columns of a matrix
@@ -108,9 +107,6 @@ class DeviceMatrixCall:
         addresses: (buffers, tensors) int64, buffers in the order of `MatrixPlan.buffers`; read at each run.
         device: Of the tensors.
         dtype: In which the update is computed.
-
-    Raises:
-        ConfigurationError: A CUDA graph is captured.
     """
 
     def __init__(
@@ -121,7 +117,6 @@ class DeviceMatrixCall:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        refuse_capture(device)
         self._module, plan = compiled
         self._addresses, self._device, self._tensors = addresses, device, shapes.shape[1]
         units = _units(shapes)
@@ -179,16 +174,3 @@ def look_of(sizes: Sequence[int], tables: DeviceTables) -> CudaLaunch:
     tables.send("gradient", np.zeros(len(sizes), dtype=np.int64))
     held = {name: x.data_ptr() for name, x in tables.held.items()}
     return CudaLaunch(units=len(units.tensor), tensors=len(sizes), **held)
-
-
-def refuse_capture(device: torch.device) -> None:
-    """Raise where a step would become part of a CUDA graph.
-
-    Raises:
-        ConfigurationError: A CUDA graph is captured.
-    """
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise ConfigurationError(
-            "a step of a rule of whole matrices takes numbers from the host, which a CUDA graph would repeat as they "
-            "are; leave the step out of the capture"
-        )

@@ -163,7 +163,8 @@ def update_on_device(
     found, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
     kernels = arenas.device_kernels(sum(len(group["params"]) for group in optimizer.param_groups))
     given = [x for x in (found, scale) if x is not None]
-    if not kernels or meshes or any(x.device != kernels[0].device for x in given):
+    recorded = bool(kernels) and kernels[0].tables.is_capturing()
+    if not kernels or meshes or (recorded and arenas.matrices) or any(x.device != kernels[0].device for x in given):
         return False
     active = arenas.begin_step(settings, state)
     if not arenas.residents:  # parameters moved, so there is no arena any more

@@ -17,7 +17,7 @@ from descend.optim.compiler.native import KernelLaunch
 from descend.optim.engine.arena_gradients import ArenaGradients
 from descend.optim.engine.arena_layout import ArenaLayout
 from descend.optim.engine.device_flag import DeviceFlag
-from descend.optim.engine.device_matrices import DeviceMatrixCall, look_of, refuse_capture
+from descend.optim.engine.device_matrices import DeviceMatrixCall, look_of
 from descend.optim.engine.device_tables import DeviceTables
 from descend.optim.engine.gradient_scan import TensorList
 from descend.optim.engine.matrices import call_of, numbers_of, places_of, shape_of, table_of, trace_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.step_inputs import TensorUpdate
 
-__all__ = ["MatrixArena"]
+__all__ = ["DeviceMatrixArena", "MatrixArena", "arena_of"]
 
 
 class _Call(NamedTuple):
@@ -214,15 +214,6 @@ class DeviceMatrixArena(MatrixArena):
     def forget(self, absent: Sequence[int]) -> None:
         """Take back the count of the last update, which the flag kept from happening; these had no gradient."""
         self._counts.retreat(absent)
-
-    def is_current(self, settings: Sequence[GroupSettings], scanner: GradientScanner) -> bool:
-        """See `MatrixArena`.
-
-        Raises:
-            ConfigurationError: A CUDA graph is captured.
-        """
-        refuse_capture(self.device)
-        return super().is_current(settings, scanner)
 
     def _run(self, call: MatrixCall | DeviceMatrixCall, table: NDArray[np.float64]) -> None:
         assert isinstance(call, DeviceMatrixCall)

@@ -1,9 +1,13 @@
 """Which parameters are in which arena, and when arenas are created again."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from optimizer_inputs import group_settings
 
+import descend.optim
+from descend.errors import ConfigurationError
 from descend.optim.engine.arena_manager import RUNNERS, ArenaManager, jobs_of, traces_of
 from descend.optim.engine.gradient_scan import TensorList
 from descend.optim.engine.state_proxy import State
@@ -94,3 +98,27 @@ def test_the_jobs_of_an_arena_depend_on_its_update_and_precision():
         manager, *_ = added([settings(rule)], [parameter(3, dtype=dtype)])
         keys |= {(job.structure, job.dtype, job.low) for job in jobs_of(manager.arenas[0])}
     assert len(keys) == 4
+
+
+def test_a_capture_that_would_take_numbers_from_the_host_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    p = torch.nn.Parameter(torch.ones(4, 3))
+    p.grad = torch.ones(4, 3)
+    ours = descend.optim.Adafactor([p], runner="blocks")
+    for _ in range(2):
+        ours.step()  # on a CPU nothing is captured
+    on_gpu = SimpleNamespace(param=SimpleNamespace(device=torch.device("cuda", 0)))
+    manager = ArenaManager("compiled")
+    manager.refuse_capture([])
+    with pytest.raises(ConfigurationError, match="leave rules of whole matrices out of it"):
+        manager.refuse_capture([on_gpu])
+    layout = SimpleNamespace(device=torch.device("cuda", 0))
+    bare, matrices = ArenaManager("blocks"), ArenaManager("compiled")
+    bare.arenas = [SimpleNamespace(native=None, layout=layout)]
+    matrices.matrices = [SimpleNamespace(layout=layout)]
+    for manager in (bare, matrices):
+        with pytest.raises(ConfigurationError, match="numbers from the host"):
+            manager.refuse_capture([])
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    bare.refuse_capture([on_gpu])

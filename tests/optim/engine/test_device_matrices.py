@@ -1,4 +1,4 @@
-"""Kernels for CUDA for rules with means over rows and columns: what they compute, and a flag that keeps them from it.
+"""Launches of kernels for rules with means over rows and columns: their units, and what is changed between steps.
 
 A processor runs them (`cuda_on_cpu.py`), and the engine launches them as on a GPU.
 """
@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import functools
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import cuda_on_cpu
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-import descend.optim
-from descend.errors import ConfigurationError, NumericalError
-from descend.optim.compiler.codegen_cuda_matrix import device_plan
 from descend.optim.engine import device_matrices
 from descend.optim.engine.matrix_arena import DeviceMatrixArena
-from descend.optim.rules import SGD, Adafactor, Rule
-from tests.optim.engine.test_matrices import Bounded, Centered, Mean, many
+from descend.optim.rules import Adafactor
+from tests.optim.compiler.test_codegen_cuda_matrix import SHAPES, rest
 from tests.optim.engine.test_matrix_arena import CHANGES, Run, agree
 
 if TYPE_CHECKING:
@@ -32,49 +28,10 @@ pytestmark = [
     pytest.mark.usefixtures("_on_cpu"),
 ]
 
-# Parts of columns, rows of several threads and of all of a block, small matrices, one row, one column.
-SHAPES = [(130, 200), (3, 4, 3, 3), (90, 1), (1, 90), (64, 65), (3, 2, 70, 130), (2, 5000), (5000, 2), (300, 70, 1, 1)]
-
 
 @pytest.fixture
 def _on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda_on_cpu.install(monkeypatch)
-
-
-def rest(rule: Rule, shapes: list[tuple[int, ...]], runner: str, dtype: torch.dtype) -> list[Tensor]:
-    """Weights and state after three steps, in which each tensor is left out once."""
-    random = torch.Generator().manual_seed(0)
-    params = [torch.nn.Parameter(torch.randn(shape, generator=random).to(dtype)) for shape in shapes]
-    ours = descend.optim.Optimizer(params, rule, lr=0.1, weight_decay=0.1, runner=runner)
-    for step in range(3):
-        for i, p in enumerate(params):
-            g = torch.randn(p.shape, generator=random).to(dtype)
-            p.grad = None if (i + step) % 3 == 2 else g
-        ours.step()
-    assert ours.is_compiled == (runner == "compiled")
-    return [x.detach() for p in params for x in (p, *ours.state[p].values())]
-
-
-@pytest.mark.parametrize("rule", [Adafactor(), Centered(), Mean()], ids=lambda rule: type(rule).__name__)
-def test_kernels_agree_with_the_reference_update(rule: Rule) -> None:
-    """In float64 an order of sums makes a difference of 1e-15, and a wrong index one of 1e-3 and more."""
-    shapes = SHAPES if rule != Adafactor() else [*SHAPES, (), (1,), (9000,)]
-    found, expected = (rest(rule, shapes, runner, torch.float64) for runner in ("compiled", "plain"))
-    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)], ids=str)
-def test_in_the_precisions_of_training(dtype: torch.dtype, tolerance: float) -> None:
-    found, expected = (rest(Adafactor(), SHAPES, runner, dtype) for runner in ("compiled", "plain"))
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-
-
-def test_numbers_that_follow_from_norms_and_an_old_value_that_is_read_late() -> None:
-    shapes = [(7, 5), (20, 200), (130, 70), (17, 3, 3)]
-    found, expected = (
-        many(Bounded(), Bounded(1.5), runner, torch.float64, shapes=shapes) for runner in ("compiled", "plain")
-    )
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-11)
 
 
 def test_a_unit_may_have_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,20 +43,6 @@ def test_a_unit_may_have_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-def test_the_sides_of_large_matrices_are_split_as_those_of_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sides for which 32 bits do not suffice take another division."""
-    source = cuda_on_cpu.EmulatedMatrixJob.source
-
-    def wide(self: Any) -> str:
-        narrow = "if (!((x | by) >> 32))"
-        assert narrow in source(self)
-        return source(self).replace(narrow, "if (false)")
-
-    monkeypatch.setattr(cuda_on_cpu.EmulatedMatrixJob, "source", wide)
-    found, expected = (rest(Adafactor(), SHAPES[:6], runner, torch.float64) for runner in ("compiled", "plain"))
-    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
-
-
 close = functools.partial(torch.allclose, rtol=1e-9, atol=1e-10)
 
 
@@ -107,127 +50,6 @@ close = functools.partial(torch.allclose, rtol=1e-9, atol=1e-10)
 def test_what_is_changed_between_steps_counts(change: Callable[[Run], None]) -> None:
     run = agree(change, torch.float64, close)
     assert all(isinstance(arena, DeviceMatrixArena) for arena in run.ours._arenas.matrices)
-
-
-def test_a_stage_has_one_launch_of_each_kind_whatever_there_are_of_tensors() -> None:
-    run = Run("compiled")
-    for _ in range(2):
-        run.step()
-    launched: list[list[str]] = []
-    for arena in run.ours._arenas.matrices:
-        module = arena._kernel[0]
-        module.launched.clear()
-        launched.append(module.launched)
-    run.step()
-    matrices, vectors = sorted(launched, key=len, reverse=True)
-    assert vectors == ["look_float32", "elements0", "numbers1", "elements1"]
-    assert matrices == [
-        "look_float32",
-        *["rows0", "parts0", "elements0"],
-        *["numbers1", "row1", "column1", "means1"],
-        *["matrix2", "row2", "elements2"],
-        *["numbers3", "elements3"],
-    ]
-
-
-def test_new_state_goes_to_its_place_unless_the_old_one_is_read_later() -> None:
-    run = Run("compiled")
-    for _ in range(2):
-        run.step()
-    plans = [arena._kernel[1] for arena in run.ours._arenas.matrices]
-    assert sorted(name for plan in plans for name in plan.homes.values()) == ["s.column", "s.row"]
-    assert all(device_plan(plan.made.text).launches == plan.launches for plan in plans)
-
-
-@pytest.mark.parametrize(("i", "name"), [(0, "group 0, weights 0"), (1, "group 0, weights 1")])
-def test_the_step_after_a_bad_gradient_raises_and_nothing_was_changed(i: int, name: str) -> None:
-    """Neither matrices nor vectors, which have kernels of their own."""
-    run = Run("compiled", on_nonfinite="raise")
-    for _ in range(2):
-        run.step()
-    before = run.values()
-    run.set_gradients()
-    grad = run.params[i].grad
-    assert grad is not None
-    grad.view(-1)[-1] = float("inf")
-    run.ours.step()
-    with pytest.raises(NumericalError, match=f"step 3 of Adafactor: the gradient of '{name}' is not finite"):
-        run.ours.step()
-    assert all(torch.equal(a, b) for a, b in zip(before, run.values(), strict=True))
-    assert run.ours.updates == 2
-
-
-def test_a_skipped_step_is_as_if_it_had_not_been() -> None:
-    runs = [Run("compiled", on_nonfinite="skip") for _ in range(2)]
-    for run in runs:
-        for _ in range(2):
-            run.step()
-    state = runs[0].random.get_state()
-    runs[0].set_gradients()
-    runs[0].params[3].grad.view(-1)[0] = float("nan")
-    runs[0].ours.step()
-    runs[0].random.set_state(state)
-    for run in runs:
-        run.step()
-    assert all(torch.equal(a, b) for a, b in zip(*(run.values() for run in runs), strict=True))
-    assert [(run.ours.updates, run.ours.skipped) for run in runs] == [(3, 1), (3, 0)]
-
-
-def test_allow_looks_at_nothing() -> None:
-    run = Run("compiled", on_nonfinite="allow")
-    for _ in range(2):
-        run.step()
-    run.set_gradients()
-    run.params[0].grad[0] = float("nan")
-    run.ours.step()
-    assert run.params[0].isnan().any()
-    modules = [arena._kernel[0] for arena in run.ours._arenas.matrices]
-    assert not [name for module in modules for name in module.launched if name.startswith("look")]
-
-
-def test_what_a_scaler_hands_over_is_read_on_the_device() -> None:
-    runs = [Run("compiled") for _ in range(2)]
-    for run in runs:
-        for _ in range(2):
-            run.step()
-    for run, scale in zip(runs, (1024.0, 1.0), strict=True):
-        run.set_gradients()
-        for p in run.params:
-            p.grad *= scale
-    runs[0].ours.grad_scale, runs[0].ours.found_inf = torch.tensor(1024.0), torch.tensor(0.0)
-    for run in runs:
-        run.ours.step()
-    assert all(torch.equal(a, b) for a, b in zip(*(run.values() for run in runs), strict=True))
-    before = runs[0].values()
-    runs[0].ours.found_inf = torch.tensor(1.0)
-    runs[0].step()
-    runs[0].ours.settle()
-    assert all(torch.equal(a, b) for a, b in zip(before, runs[0].values(), strict=True))
-    assert (runs[0].ours.updates, runs[0].ours.skipped) == (3, 1)
-
-
-def test_parameters_of_elementwise_rules_are_updated_with_them_or_not_at_all() -> None:
-    run = Run("compiled")
-    groups = [{"params": run.params[:3], "rule": SGD()}, {"params": run.params[3:]}]
-    run.ours = descend.optim.Optimizer(groups, Adafactor(), lr=0.1, runner="compiled", on_nonfinite="skip")
-    for _ in range(3):
-        run.step()
-    for i in (0, 3, 5):
-        before = run.values()
-        run.set_gradients()
-        run.params[i].grad.fill_(float("nan"))
-        run.ours.step()
-        run.ours.settle()
-        assert all(torch.equal(a, b) for a, b in zip(before, run.values(), strict=True))
-    assert (run.ours.updates, run.ours.skipped) == (3, 3)
-
-
-def test_a_capture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph would repeat the numbers of one step."""
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    device_matrices.refuse_capture(torch.device("cpu"))
-    with pytest.raises(ConfigurationError, match="leave the step out of the capture"):
-        device_matrices.refuse_capture(torch.device("cuda", 0))
 
 
 def test_units_cover_all_things_once() -> None:
@@ -241,3 +63,28 @@ def test_units_cover_all_things_once() -> None:
         assert units.border[i + 1] - units.border[i] == mine.sum()
     assert units.start.tolist() == [0, 1, 8, 4104]
     assert units.room == totals.sum()
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        # 8 rows a unit, 2,048 parts of columns (of 8 tiles of 64 rows each), 8 matrices
+        ((1, 512, 512), {"elements": 64, "rows": 64, "columns": 1, "matrices": 1, "parts": 16}),
+        # 4,096 of each: a matrix of one element is a row, a column and a part
+        ((2**16, 1, 1), {"elements": 16, "rows": 16, "columns": 16, "matrices": 16, "parts": 16}),
+        # 1,365 rows, 1,365 matrices; a part has 3 elements, so 1,280 of them
+        ((4096, 3, 3), {"elements": 9, "rows": 10, "columns": 3, "matrices": 4, "parts": 10}),
+        # a row of all threads of a block has a unit of its own
+        ((1, 9, 5000), {"elements": 11, "rows": 9, "columns": 2, "matrices": 1, "parts": 20}),
+    ],
+)
+def test_units_have_about_as_many_elements(shape: tuple[int, int, int], expected: dict[str, int]) -> None:
+    units = device_matrices._units(np.array([shape], dtype=np.int64).T)
+    assert {name: len(found.tensor) for name, found in units.items()} == expected
+
+
+def test_parts_have_memory_where_a_column_has_several() -> None:
+    units = device_matrices._units(np.array([[3, 64, 5], [2, 65, 7], [1, 200, 2]], dtype=np.int64).T)
+    assert units["parts"].room == 2 * 2 * 7 + 4 * 2
+    assert units["parts"].start.tolist() == [0, 0, 28]
+    assert units["columns"].room == 3 * 5 + 2 * 7 + 2
