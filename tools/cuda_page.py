@@ -27,7 +27,7 @@ PROCESSES = min(8, os.cpu_count() or 1)
 # With the seconds that each may take, together less than ten minutes. What measures nothing runs in processes at once.
 CHECKS = (
     (90, (*(("-n", str(PROCESSES)) if importlib.util.find_spec("xdist") else ()), "tests/cuda/test_agreement.py")),
-    (150, ("--ignore=tests/cuda/test_agreement.py", "tests/cuda")),
+    (180, ("--ignore=tests/cuda/test_agreement.py", "tests/cuda")),
 )
 BENCHMARKS = {
     "optimizers": (
