@@ -174,6 +174,7 @@ def _over_units(plan_: DevicePlan, walk: str, lines: Sequence[str]) -> Iterator[
     yield "  const T unscale = w.grad_scale ? T(1.0 / (double)*w.grad_scale) : T(1);"
     yield f"  for (int64 unit = blockIdx.x; unit < w.{walk}.units; unit += gridDim.x) {{"
     yield f"    const int64 tensor = w.{walk}.tensor[unit], first = w.{walk}.first[unit];"
+    yield from (f"    {line}" for line in _absent(made))
     yield f"    const int64 end = first + w.{walk}.size[unit], N = w.n[tensor], M = w.m[tensor];"
     for i, name in enumerate(made.buffers):
         yield f"    {_type(name)}* const b{i} = reinterpret_cast<{_type(name)}*>(w.address[{i} * w.tensors + tensor]);"
@@ -185,6 +186,12 @@ def _over_units(plan_: DevicePlan, walk: str, lines: Sequence[str]) -> Iterator[
     yield from (f"    {line}" for line in lines)
     yield "    (void)N; (void)M; (void)unscale;"
     yield "  }"
+
+
+def _absent(made: MatrixPlan) -> Iterator[str]:
+    """Leave out a tensor without a gradient, whose address is 0 then: the whole block does."""
+    if "g" in made.buffers:
+        yield f"if (!w.address[{made.buffers.index('g')} * w.tensors + tensor]) continue;"
 
 
 def _type(name: str) -> str:
@@ -222,6 +229,7 @@ def _numbers(plan_: DevicePlan, stage: int) -> Iterator[str]:
     here = [at for at in made.computed if ops[at].stage == stage]
     sums = [at for at in here if at in plan_.sums]
     yield "  for (int64 tensor = blockIdx.x; tensor < w.tensors; tensor += gridDim.x) {"
+    yield from (f"    {line}" for line in _absent(made))
     yield from (f"    const double s{at} = tensor_sum(w, {plan_.sums.index(at)}, tensor);" for at in sums)
     yield "    if (threadIdx.x) continue;"
     yield "    typedef double T;"

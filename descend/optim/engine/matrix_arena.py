@@ -40,16 +40,16 @@ __all__ = ["DeviceMatrixArena", "MatrixArena", "arena_of"]
 
 
 class _Call(NamedTuple):
-    """The call for those tensors that have a gradient.
+    """The call for some tensors.
 
     Attributes:
-        absent: Numbers of the others.
+        left_out: Numbers of the others.
         present: Their numbers.
         addresses: Of their buffers, which the call reads.
         call: The call.
     """
 
-    absent: tuple[int, ...]
+    left_out: tuple[int, ...]
     present: NDArray[np.int64]
     addresses: NDArray[np.int64]
     call: MatrixCall | DeviceMatrixCall
@@ -145,20 +145,24 @@ class MatrixArena:
 
     def update(self, settings: Sequence[GroupSettings], scanner: GradientScanner) -> None:
         """Update all tensors that have a gradient."""
-        absent = self._gradients.absent
-        if self._call is None or self._call.absent != absent:
-            present = np.delete(np.arange(len(self._kind)), absent)
+        left_out = self._left_out()
+        if self._call is None or self._call.left_out != left_out:
+            present = np.delete(np.arange(len(self._kind)), left_out)
             addresses, shapes = (x[:, present].copy() for x in (self._addresses, self._shapes))
             call = call_of(self._kernel, shapes, addresses, self.layout.device, self.layout.dtype)
-            self._call = _Call(absent, present, addresses, call)
+            self._call = _Call(left_out, present, addresses, call)
         _, present, addresses, call = self._call
         if len(present):
             if "g" in self._made.buffers:
                 addresses[self._made.buffers.index("g")] = self._gradients.gradient[present]
             self._run(call, self._table(settings, present))
         self._gradients.copies.clear()
-        self._counts.advance(absent)
+        self._counts.advance(self._gradients.absent)
         scanner.written(self._params)
+
+    def _left_out(self) -> tuple[int, ...]:
+        """Numbers of the tensors that a call knows nothing of."""
+        return self._gradients.absent
 
     def _run(self, call: MatrixCall | DeviceMatrixCall, table: NDArray[np.float64]) -> None:
         call.run(table)
@@ -214,6 +218,10 @@ class DeviceMatrixArena(MatrixArena):
     def forget(self, absent: Sequence[int]) -> None:
         """Take back the count of the last update, which the flag kept from happening; these had no gradient."""
         self._counts.retreat(absent)
+
+    def _left_out(self) -> tuple[int, ...]:
+        """None where the kernels see for themselves which tensors have no gradient; another call takes a wait."""
+        return () if "g" in self._made.buffers else self.absent
 
     def _run(self, call: MatrixCall | DeviceMatrixCall, table: NDArray[np.float64]) -> None:
         assert isinstance(call, DeviceMatrixCall)

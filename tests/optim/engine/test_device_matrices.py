@@ -52,6 +52,25 @@ def test_what_is_changed_between_steps_counts(change: Callable[[Run], None]) -> 
     assert all(isinstance(arena, DeviceMatrixArena) for arena in run.ours._arenas.matrices)
 
 
+def test_gradients_that_come_and_go_make_no_new_call() -> None:
+    """A call has tables, which the device is waited for to get."""
+    run = Run("compiled")
+    for _ in range(3):
+        run.step()
+    calls = [arena._call for arena in run.ours._arenas.matrices]
+    assert None not in calls
+    for i in (0, 1, 3):
+        run.set_gradients()
+        before = run.values()
+        p = run.params[i]
+        p.grad = None
+        run.ours.step()
+        unchanged = [torch.equal(a, b) for a, b in zip(before, run.values(), strict=True)]
+        assert sum(unchanged) == 1 + len(run.ours.state[p])
+        assert unchanged[i]
+    assert all(arena._call is call for arena, call in zip(run.ours._arenas.matrices, calls, strict=True))
+
+
 def test_units_cover_all_things_once() -> None:
     totals, most = np.array([1, 7, 4096, 9000]), np.array([3, 7, 1000, 4096])
     units = device_matrices._Units.of(totals, most)
