@@ -186,6 +186,8 @@ FUSED_ON_A_GPU = ("SGD", "Adam", "AdamW")  # torch's Adagrad has its fused kerne
 SMALL = 200_000  # elements
 TURN_SECONDS = 0.05  # of a turn of several steps; who needs longer for one has nothing in the cache after it anyway
 SETTLE_SECONDS = 0.05  # after which threads that have no work sleep
+WAKE_SECONDS = 0.05
+COPIED = 2**20  # elements, which several threads copy
 FEWEST = 5  # turns of a contender however slow it is
 
 FOREIGN = {
@@ -323,10 +325,26 @@ def measure(steps: dict[str, Step], rounds: int, device: str, in_a_row: int, lim
     counts = {name: steps_in_a_turn(step, device, in_a_row) for name, step in steps.items()}
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):
+        asleep = False
         for name, step in steps.items():
             if len(times[name]) < FEWEST or sum(times[name]) * counts[name] < limit:
+                if asleep and not isinstance(step, Foreign):
+                    wake_threads()
                 times[name].append(seconds(step, device, counts[name]))
+                asleep = isinstance(step, Foreign)
     return times
+
+
+def wake_threads() -> None:
+    """Have torch's threads work for a moment: after a peer's turn in another process they sleep.
+
+    The first two operations then take 5 ms more, whichever contender has to make them: a thread that is woken gets the
+    core of the one that waits for it, awake.
+    """
+    one, two = torch.zeros(COPIED), torch.ones(COPIED)
+    end = time.perf_counter() + WAKE_SECONDS
+    while time.perf_counter() < end:
+        one.copy_(two)
 
 
 def copying(elements: int, device: str) -> Step:

@@ -1,7 +1,9 @@
 """One optimizer of another library, timed on request: `python peers.py LIBRARY NAME`, in an environment that has it.
 
 Reads the shapes and the optimizer's options as one line of JSON, then answers each further line with the seconds of one
-more step. It imports nothing of descend; benchmarks/optimizer_step.py starts it.
+more step. Before each its library's threads work for a moment, as those of the other contenders did when their turn
+comes: woken from sleep, the first operation takes some milliseconds more. It imports nothing of descend;
+benchmarks/optimizer_step.py starts it.
 """
 
 from __future__ import annotations
@@ -15,8 +17,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Steps = tuple[Callable[[], object], Callable[[], object]]  # one of the optimizer, and a copy that wakes threads
 
-def pytorch_optimizer_step(name: str, shapes: list[list[int]], options: dict[str, Any]) -> Callable[[], object]:
+WAKE_SECONDS = 0.05
+COPIED = 2**20  # elements, which several threads copy
+
+
+def pytorch_optimizer_step(name: str, shapes: list[list[int]], options: dict[str, Any]) -> Steps:
     """A step of one of pytorch_optimizer's classes."""
     import pytorch_optimizer
     import torch
@@ -27,10 +34,11 @@ def pytorch_optimizer_step(name: str, shapes: list[list[int]], options: dict[str
     optimizer = getattr(pytorch_optimizer, name)(weights, lr=1e-3, **options)
     if hasattr(optimizer, "train"):  # of the schedule-free rules, which take no step before
         optimizer.train()
-    return optimizer.step
+    one, two = torch.zeros(COPIED), torch.ones(COPIED)
+    return optimizer.step, lambda: one.copy_(two)
 
 
-def optax_step(name: str, shapes: list[list[int]], options: dict[str, Any]) -> Callable[[], object]:
+def optax_step(name: str, shapes: list[list[int]], options: dict[str, Any]) -> Steps:
     """A jitted step of one of optax's functions, weights and state given up to it."""
     import jax
     import optax
@@ -53,7 +61,8 @@ def optax_step(name: str, shapes: list[list[int]], options: dict[str, Any]) -> C
         held = jitted(held, gradients)
         jax.block_until_ready(held)
 
-    return step
+    doubled, one = jax.jit(lambda x: x + x), jax.numpy.ones(COPIED)
+    return step, lambda: jax.block_until_ready(doubled(one))
 
 
 STEPS = {"pytorch_optimizer": pytorch_optimizer_step, "optax": optax_step}
@@ -63,8 +72,11 @@ def main() -> None:
     """Serve one optimizer."""
     library, name = sys.argv[1:]
     shapes, options = json.loads(sys.stdin.readline())
-    step = STEPS[library](name, shapes, options)
+    step, wake = STEPS[library](name, shapes, options)
     for _ in sys.stdin:
+        end = time.perf_counter() + WAKE_SECONDS
+        while time.perf_counter() < end:
+            wake()
         began = time.perf_counter()
         step()
         print(time.perf_counter() - began, flush=True)
