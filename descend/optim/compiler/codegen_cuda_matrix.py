@@ -140,36 +140,36 @@ def emit_cuda_matrices(text: Trace, dtype: str, low: str | None) -> str:
     return "\n".join([*headers, *types, *body, ""])
 
 
-def _kernels(plan_: DevicePlan) -> Iterator[tuple[str, str, list[str]]]:
+def _kernels(planned: DevicePlan) -> Iterator[tuple[str, str, list[str]]]:
     """Name, walk and body of each kernel, in order."""
-    made = plan_.made
+    made = planned.made
     ops = made.text.ops
     for stage in range(made.last + 1):
         if any(ops[at].stage == stage for at in made.computed):
-            yield f"numbers{stage}", "", list(_numbers(plan_, stage))
+            yield f"numbers{stage}", "", list(_numbers(planned, stage))
         for kind in ("matrix", "row", "column"):
-            means = [at for at in plan_.parts if ops[at].stage == stage] if kind == "column" else []
+            means = [at for at in planned.parts if ops[at].stage == stage] if kind == "column" else []
             here = made.vectors(stage, kind)
             if here or means:
-                yield f"{kind}{stage}", _WALKS[kind], list(_vectors(plan_, kind, here, means))
+                yield f"{kind}{stage}", _WALKS[kind], list(_vectors(planned, kind, here, means))
         if found := made.reductions(stage):
-            yield f"means{stage}", "matrices", list(_means(plan_, found))
-        if found := plan_.reductions(stage, "row_mean"):
-            yield f"rows{stage}", "rows", list(_rows(plan_, found))
-        if found := plan_.reductions(stage, "column_mean"):
-            yield f"parts{stage}", "parts", list(_parts(plan_, found))
-        found, writes = plan_.reductions(stage, "norm", "total"), made.writes if stage == made.last else {}
+            yield f"means{stage}", "matrices", list(_means(planned, found))
+        if found := planned.reductions(stage, "row_mean"):
+            yield f"rows{stage}", "rows", list(_rows(planned, found))
+        if found := planned.reductions(stage, "column_mean"):
+            yield f"parts{stage}", "parts", list(_parts(planned, found))
+        found, writes = planned.reductions(stage, "norm", "total"), made.writes if stage == made.last else {}
         if found or writes:
-            yield f"elements{stage}", "elements", list(_elements(plan_, found, writes))
-    late = {name: at for name, at in made.kept.items() if plan_.homes.get(at) != name}
+            yield f"elements{stage}", "elements", list(_elements(planned, found, writes))
+    late = {name: at for name, at in made.kept.items() if planned.homes.get(at) != name}
     for kind in VECTORS:
         if found := {name: at for name, at in late.items() if ops[at].kind == kind}:
-            yield f"keep_{kind}", _WALKS[kind], list(_keep(plan_, kind, found))
+            yield f"keep_{kind}", _WALKS[kind], list(_keep(planned, kind, found))
 
 
-def _over_units(plan_: DevicePlan, walk: str, lines: Sequence[str]) -> Iterator[str]:
+def _over_units(planned: DevicePlan, walk: str, lines: Sequence[str]) -> Iterator[str]:
     """A body for each unit that a block takes; pointers are to what belongs to the unit's tensor."""
-    made = plan_.made
+    made = planned.made
     ops = made.text.ops
     yield "  const T unscale = w.grad_scale ? T(1.0 / (double)*w.grad_scale) : T(1);"
     yield f"  for (int64 unit = blockIdx.x; unit < w.{walk}.units; unit += gridDim.x) {{"
@@ -178,10 +178,10 @@ def _over_units(plan_: DevicePlan, walk: str, lines: Sequence[str]) -> Iterator[
     yield f"    const int64 end = first + w.{walk}.size[unit], N = w.n[tensor], M = w.m[tensor];"
     for i, name in enumerate(made.buffers):
         yield f"    {_type(name)}* const b{i} = reinterpret_cast<{_type(name)}*>(w.address[{i} * w.tensors + tensor]);"
-    for i, at in enumerate(plan_.vectors):
+    for i, at in enumerate(planned.vectors):
         start = f"w.{_WALKS[ops[at].kind]}.start[tensor]"
         yield f"    T* const v{at} = reinterpret_cast<T*>(w.memory + w.offset[{i}]) + {start};"
-    for i, at in enumerate(plan_.parts, len(plan_.vectors)):
+    for i, at in enumerate(planned.parts, len(planned.vectors)):
         yield f"    double* const c{at} = reinterpret_cast<double*>(w.memory + w.offset[{i}]) + w.parts.start[tensor];"
     yield from (f"    {line}" for line in lines)
     yield "    (void)N; (void)M; (void)unscale;"
@@ -198,43 +198,43 @@ def _type(name: str) -> str:
     return "const L" if name == "g" else "L" if name == "w" else "T"
 
 
-def _array(plan_: DevicePlan, at: int) -> str:
+def _array(planned: DevicePlan, at: int) -> str:
     """The pointer to a value that lies in memory."""
-    op, made = plan_.made.text.ops[at], plan_.made
-    name = str(op.args[0]) if op.name == "input" else plan_.homes.get(at)
+    op, made = planned.made.text.ops[at], planned.made
+    name = str(op.args[0]) if op.name == "input" else planned.homes.get(at)
     return f"v{at}" if name is None else f"b{made.buffers.index(name)}"
 
 
-def _load(plan_: DevicePlan, at: int) -> str:
+def _load(planned: DevicePlan, at: int) -> str:
     """A line that reads a value computed before: a number, or that of a row, a column or a matrix."""
-    op = plan_.made.text.ops[at]
+    op = planned.made.text.ops[at]
     if op.kind == "number":
-        place, given = plan_.made.place[at], len(plan_.made.given)
+        place, given = planned.made.place[at], len(planned.made.given)
         name = f"given[{place}" if place < given else f"computed[{place - given}"
         x = f"w.{name} * w.tensors + tensor]"
         return f"const {kind_of(op)} x{at} = {f'{x} != 0' if op.boolean else f'T({x})'};"
-    x = f"{_array(plan_, at)}[{_PLACES[op.kind]}]"
+    x = f"{_array(planned, at)}[{_PLACES[op.kind]}]"
     return f"const {kind_of(op)} x{at} = {f'{x} != 0' if op.boolean else x};"
 
 
-def _loads(plan_: DevicePlan, places: Iterable[int], *kinds: Kind) -> Iterator[str]:
-    ops = plan_.made.text.ops
-    return (_load(plan_, at) for at in places if ops[at].kind in kinds)
+def _loads(planned: DevicePlan, places: Iterable[int], *kinds: Kind) -> Iterator[str]:
+    ops = planned.made.text.ops
+    return (_load(planned, at) for at in places if ops[at].kind in kinds)
 
 
-def _numbers(plan_: DevicePlan, stage: int) -> Iterator[str]:
+def _numbers(planned: DevicePlan, stage: int) -> Iterator[str]:
     """Numbers of one stage: a block a tensor."""
-    made = plan_.made
+    made = planned.made
     ops = made.text.ops
     here = [at for at in made.computed if ops[at].stage == stage]
-    sums = [at for at in here if at in plan_.sums]
+    sums = [at for at in here if at in planned.sums]
     yield "  for (int64 tensor = blockIdx.x; tensor < w.tensors; tensor += gridDim.x) {"
     yield from (f"    {line}" for line in _absent(made))
-    yield from (f"    const double s{at} = tensor_sum(w, {plan_.sums.index(at)}, tensor);" for at in sums)
+    yield from (f"    const double s{at} = tensor_sum(w, {planned.sums.index(at)}, tensor);" for at in sums)
     yield "    if (threadIdx.x) continue;"
     yield "    typedef double T;"
     before = dict.fromkeys(ref for at in here if at not in sums for ref in ops[at].refs if ref not in here)
-    yield from (f"    {line}" for line in _loads(plan_, before, "number"))
+    yield from (f"    {line}" for line in _loads(planned, before, "number"))
     for at in here:
         x = expression(ops[at]) if at not in sums else f"std::sqrt(s{at})" if ops[at].name == "norm" else f"s{at}"
         yield f"    const {kind_of(ops[at])} x{at} = {x};"
@@ -242,12 +242,12 @@ def _numbers(plan_: DevicePlan, stage: int) -> Iterator[str]:
     yield "  }"
 
 
-def _vectors(plan_: DevicePlan, kind: Kind, here: Sequence[int], means: Sequence[int]) -> Iterator[str]:
+def _vectors(planned: DevicePlan, kind: Kind, here: Sequence[int], means: Sequence[int]) -> Iterator[str]:
     """Values of one kind: a thread each. Means of columns whose parts are several are added up first."""
-    made = plan_.made
+    made = planned.made
     ops = made.text.ops
     before = dict.fromkeys(ref for at in here for ref in ops[at].refs if ref not in here)
-    yield from _loads(plan_, before, "number")
+    yield from _loads(planned, before, "number")
     yield "for (int64 q = first + threadIdx.x; q < end; q += THREADS) {"
     if kind == "row":
         yield "  const int64 r = q, b = split(r, N).quotient;"
@@ -259,17 +259,17 @@ def _vectors(plan_: DevicePlan, kind: Kind, here: Sequence[int], means: Sequence
     for at in means:
         yield "  if (tiles_of(N) > 1)"
         yield f"    v{at}[q] = T(mean_of_parts(c{at} + b * tiles_of(N) * M + j, tiles_of(N), M, N));"
-    yield from (f"  {line}" for line in _loads(plan_, before, "matrix", "row", "column"))
+    yield from (f"  {line}" for line in _loads(planned, before, "matrix", "row", "column"))
     for at in here:
         yield f"  const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
-    yield from (f"  {_array(plan_, at)}[q] = x{at};" for at in here if at in made.stored)
+    yield from (f"  {_array(planned, at)}[q] = x{at};" for at in here if at in made.stored)
     yield "  (void)b;"
     yield "}"
 
 
-def _means(plan_: DevicePlan, found: Sequence[int]) -> Iterator[str]:
+def _means(planned: DevicePlan, found: Sequence[int]) -> Iterator[str]:
     """Means over each matrix of values of its rows or columns: some threads each."""
-    ops = plan_.made.text.ops
+    ops = planned.made.text.ops
     for at in found:
         source = ops[at].refs[0]
         length = "N" if ops[source].kind == "row" else "M"
@@ -279,26 +279,26 @@ def _means(plan_: DevicePlan, found: Sequence[int]) -> Iterator[str]:
         yield "    const int64 b = top + threadIdx.x / lanes;"
         yield "    double sum = 0;"
         yield f"    for (int64 i = lane; b < end && i < {length}; i += lanes)"
-        yield f"      sum += (double){_array(plan_, source)}[b * {length} + i];"
+        yield f"      sum += (double){_array(planned, source)}[b * {length} + i];"
         yield "    sum = lanes_sum(sum, lanes);"
         yield f"    if (b < end && !lane) v{at}[b] = T(sum / (double){length});"
         yield "  }"
         yield "}"
 
 
-def _below(plan_: DevicePlan, roots: Iterable[int]) -> tuple[list[int], list[int]]:
+def _below(planned: DevicePlan, roots: Iterable[int]) -> tuple[list[int], list[int]]:
     """The elements that are computed for these, and what they read of other kinds."""
-    ops = plan_.made.text.ops
+    ops = planned.made.text.ops
     below = needed(ops, roots, lambda at: ops[at].kind != "element" or ops[at].name == "input")
     return [at for at in below if ops[at].kind == "element"], [at for at in below if ops[at].kind != "element"]
 
 
-def _element(plan_: DevicePlan, below: Sequence[int]) -> Iterator[str]:
+def _element(planned: DevicePlan, below: Sequence[int]) -> Iterator[str]:
     """What is computed of element e: old values are read first, and a factor left in the gradient is taken out."""
-    ops = plan_.made.text.ops
+    ops = planned.made.text.ops
     for at in below:
         if ops[at].name == "input":
-            x = f"{_array(plan_, at)}[e]"
+            x = f"{_array(planned, at)}[e]"
             kind = "L" if ops[at].args[0] == "w" else "T"
             yield f"const {kind} x{at} = {f'T({x}) * unscale' if ops[at].args[0] == 'g' else x};"
     for at in below:
@@ -306,22 +306,22 @@ def _element(plan_: DevicePlan, below: Sequence[int]) -> Iterator[str]:
             yield f"const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
 
 
-def _rows(plan_: DevicePlan, found: Sequence[int]) -> Iterator[str]:
+def _rows(planned: DevicePlan, found: Sequence[int]) -> Iterator[str]:
     """Means of rows: some threads each."""
-    ops = plan_.made.text.ops
-    below, outer = _below(plan_, [ops[at].refs[0] for at in found])
-    yield from _loads(plan_, outer, "number")
+    ops = planned.made.text.ops
+    below, outer = _below(planned, [ops[at].refs[0] for at in found])
+    yield from _loads(planned, outer, "number")
     yield "const int lanes = lanes_of(M), lane = threadIdx.x % lanes;"
     yield "for (int64 top = first; top < end; top += THREADS / lanes) {"
     yield "  const int64 r = top + threadIdx.x / lanes;"
     yield from (f"  double sum{at} = 0;" for at in found)
     yield "  if (r < end) {"
     yield "    const int64 b = split(r, N).quotient;"
-    yield from (f"    {line}" for line in _loads(plan_, outer, "matrix", "row"))
+    yield from (f"    {line}" for line in _loads(planned, outer, "matrix", "row"))
     yield "    for (int64 j = lane; j < M; j += lanes) {"
     yield "      const int64 e = r * M + j;"
-    yield from (f"      {line}" for line in _loads(plan_, outer, "column"))
-    yield from (f"      {line}" for line in _element(plan_, below))
+    yield from (f"      {line}" for line in _loads(planned, outer, "column"))
+    yield from (f"      {line}" for line in _element(planned, below))
     yield from (f"      sum{at} += (double)x{ops[at].refs[0]};" for at in found)
     yield "    }"
     yield "    (void)b;"
@@ -332,21 +332,21 @@ def _rows(plan_: DevicePlan, found: Sequence[int]) -> Iterator[str]:
     yield "}"
 
 
-def _parts(plan_: DevicePlan, found: Sequence[int]) -> Iterator[str]:
+def _parts(planned: DevicePlan, found: Sequence[int]) -> Iterator[str]:
     """Sums over parts of columns, a thread each; a column of one part gets its mean at once."""
-    ops = plan_.made.text.ops
-    below, outer = _below(plan_, [ops[at].refs[0] for at in found])
-    yield from _loads(plan_, outer, "number")
+    ops = planned.made.text.ops
+    below, outer = _below(planned, [ops[at].refs[0] for at in found])
+    yield from _loads(planned, outer, "number")
     yield "const int64 tiles = tiles_of(N);"
     yield "for (int64 q = first + threadIdx.x; q < end; q += THREADS) {"
     yield "  const Split at = split(q, M), of = split(at.quotient, tiles);"
     yield "  const int64 j = at.rest, b = of.quotient, last = b * N + (of.rest + 1 < tiles ? (of.rest + 1) * TILE : N);"
-    yield from (f"  {line}" for line in _loads(plan_, outer, "matrix", "column"))
+    yield from (f"  {line}" for line in _loads(planned, outer, "matrix", "column"))
     yield from (f"  double sum{at} = 0;" for at in found)
     yield "  for (int64 r = b * N + of.rest * TILE; r < last; ++r) {"
     yield "    const int64 e = r * M + j;"
-    yield from (f"    {line}" for line in _loads(plan_, outer, "row"))
-    yield from (f"    {line}" for line in _element(plan_, below))
+    yield from (f"    {line}" for line in _loads(planned, outer, "row"))
+    yield from (f"    {line}" for line in _element(planned, below))
     yield from (f"    sum{at} += (double)x{ops[at].refs[0]};" for at in found)
     yield "  }"
     for at in found:
@@ -355,12 +355,12 @@ def _parts(plan_: DevicePlan, found: Sequence[int]) -> Iterator[str]:
     yield "}"
 
 
-def _elements(plan_: DevicePlan, found: Sequence[int], writes: Mapping[str, int]) -> Iterator[str]:
+def _elements(planned: DevicePlan, found: Sequence[int], writes: Mapping[str, int]) -> Iterator[str]:
     """Sums over units of elements, and new weights and state."""
-    ops, made = plan_.made.text.ops, plan_.made
-    below, outer = _below(plan_, [*(ops[at].refs[0] for at in found), *writes.values()])
+    ops, made = planned.made.text.ops, planned.made
+    below, outer = _below(planned, [*(ops[at].refs[0] for at in found), *writes.values()])
     kinds = {ops[at].kind for at in outer}
-    yield from _loads(plan_, outer, "number")
+    yield from _loads(planned, outer, "number")
     yield from (f"double sum{at} = 0;" for at in found)
     if kinds - {"number"}:
         yield "const Split row = split(first, M), matrix = split(row.quotient, N);"
@@ -371,8 +371,8 @@ def _elements(plan_: DevicePlan, found: Sequence[int], writes: Mapping[str, int]
         yield "  const int64 r = row.quotient + at.quotient, j = at.rest;"
         yield "  const int64 b = matrix.quotient + split(matrix.rest + at.quotient, N).quotient;"
         yield "  (void)r; (void)j; (void)b;"
-    yield from (f"  {line}" for line in _loads(plan_, outer, "matrix", "row", "column"))
-    yield from (f"  {line}" for line in _element(plan_, below))
+    yield from (f"  {line}" for line in _loads(planned, outer, "matrix", "row", "column"))
+    yield from (f"  {line}" for line in _element(planned, below))
     for at in found:
         x = f"(double)x{ops[at].refs[0]}"
         yield f"  sum{at} += {f'{x} * {x}' if ops[at].name == 'norm' else x};"
@@ -380,13 +380,13 @@ def _elements(plan_: DevicePlan, found: Sequence[int], writes: Mapping[str, int]
     yield "}"
     for at in found:
         yield f"sum{at} = block_sum(sum{at});"
-        yield f"if (!threadIdx.x) w.sums[{plan_.sums.index(at)} * w.elements.units + unit] = sum{at};"
+        yield f"if (!threadIdx.x) w.sums[{planned.sums.index(at)} * w.elements.units + unit] = sum{at};"
 
 
-def _keep(plan_: DevicePlan, kind: Kind, found: Mapping[str, int]) -> Iterator[str]:
+def _keep(planned: DevicePlan, kind: Kind, found: Mapping[str, int]) -> Iterator[str]:
     """Copy new state to its buffers. Where it is another buffer's old value, all are read before any is written."""
-    made = plan_.made
+    made = planned.made
     yield "for (int64 q = first + threadIdx.x; q < end; q += THREADS) {"
-    yield from (f"  const T y{at} = {_array(plan_, at)}[q];" for at in dict.fromkeys(found.values()))
+    yield from (f"  const T y{at} = {_array(planned, at)}[q];" for at in dict.fromkeys(found.values()))
     yield from (f"  b{made.buffers.index(name)}[q] = y{at};" for name, at in found.items())
     yield "}"
