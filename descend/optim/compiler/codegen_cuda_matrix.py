@@ -43,14 +43,14 @@ class DevicePlan:
 
     Attributes:
         made: What is computed when.
-        homes: Places of new state that goes to its buffer as soon as it is computed, with the buffer's name.
+        in_place: Places of new state that goes to its buffer as soon as it is computed, with the buffer's name.
         vectors: Places of the other values of rows, columns and matrices that are stored.
         parts: Places of the means over columns of elements.
         sums: Places of the norms and totals.
     """
 
     made: MatrixPlan
-    homes: Mapping[int, str]
+    in_place: Mapping[int, str]
     vectors: tuple[int, ...]
     parts: tuple[int, ...]
     sums: tuple[int, ...]
@@ -81,14 +81,14 @@ def device_plan(text: Trace) -> DevicePlan:
     made = plan(replace(text, ops=_late(text)))
     ops = made.text.ops
     of_elements = [at for at in made.live if ops[at].name in REDUCTIONS and ops[ops[at].refs[0]].kind == "element"]
-    homes: dict[int, str] = {}
+    in_place: dict[int, str] = {}
     for name, at in made.kept.items():
-        if at not in homes and _is_last_reader(made, name, at):
-            homes[at] = name
+        if at not in in_place and _is_last_reader(made, name, at):
+            in_place[at] = name
     return DevicePlan(
         made=made,
-        homes=homes,
-        vectors=tuple(at for at in made.stored if at not in homes),
+        in_place=in_place,
+        vectors=tuple(at for at in made.stored if at not in in_place),
         parts=tuple(at for at in of_elements if ops[at].name == "column_mean"),
         sums=tuple(at for at in of_elements if ops[at].name in ("norm", "total")),
     )
@@ -161,7 +161,7 @@ def _kernels(planned: DevicePlan) -> Iterator[tuple[str, str, list[str]]]:
         found, writes = planned.reductions(stage, "norm", "total"), made.writes if stage == made.last else {}
         if found or writes:
             yield f"elements{stage}", "elements", list(_elements(planned, found, writes))
-    late = {name: at for name, at in made.kept.items() if planned.homes.get(at) != name}
+    late = {name: at for name, at in made.kept.items() if planned.in_place.get(at) != name}
     for kind in VECTORS:
         if found := {name: at for name, at in late.items() if ops[at].kind == kind}:
             yield f"keep_{kind}", _WALKS[kind], list(_keep(planned, kind, found))
@@ -201,7 +201,7 @@ def _type(name: str) -> str:
 def _array(planned: DevicePlan, at: int) -> str:
     """The pointer to a value that lies in memory."""
     op, made = planned.made.text.ops[at], planned.made
-    name = str(op.args[0]) if op.name == "input" else planned.homes.get(at)
+    name = str(op.args[0]) if op.name == "input" else planned.in_place.get(at)
     return f"v{at}" if name is None else f"b{made.buffers.index(name)}"
 
 

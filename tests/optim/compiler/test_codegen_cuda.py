@@ -9,7 +9,6 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import cuda_on_cpu
 import pytest
 import torch
 from optimizer_inputs import group_settings
@@ -43,11 +42,6 @@ SHAPES: dict[str, Callable[[torch.Generator], Tensor]] = {
     "sometimes": lambda random: torch.randn(70, generator=random),
     **{f"small {i}": (lambda random, i=i: torch.randn(1 + i, generator=random)) for i in range(12)},
 }
-
-
-@pytest.fixture
-def _on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda_on_cpu.install(monkeypatch)
 
 
 def gradient_like(p: Tensor, random: torch.Generator) -> Tensor:

@@ -28,11 +28,6 @@ pytestmark = [
 SHAPES = [(130, 200), (3, 4, 3, 3), (90, 1), (1, 90), (64, 65), (3, 2, 70, 130), (2, 5000), (5000, 2), (300, 70, 1, 1)]
 
 
-@pytest.fixture
-def _on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda_on_cpu.install(monkeypatch)
-
-
 def rest(rule: Rule, shapes: list[tuple[int, ...]], runner: str, dtype: torch.dtype) -> list[Tensor]:
     """Weights and state after three steps, in which each tensor is left out once."""
     random = torch.Generator().manual_seed(0)
@@ -109,5 +104,5 @@ def test_new_state_goes_to_its_place_unless_the_old_one_is_read_later() -> None:
     for _ in range(2):
         run.step()
     plans = [arena._kernel[1] for arena in run.ours._arenas.matrices]
-    assert sorted(name for plan in plans for name in plan.homes.values()) == ["s.column", "s.row"]
+    assert sorted(name for plan in plans for name in plan.in_place.values()) == ["s.column", "s.row"]
     assert all(device_plan(plan.made.text).launches == plan.launches for plan in plans)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 
-import cuda_on_cpu
 import pytest
 import torch
 
@@ -21,11 +20,6 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="no g++"),
     pytest.mark.usefixtures("_on_cpu"),
 ]
-
-
-@pytest.fixture
-def _on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda_on_cpu.install(monkeypatch)
 
 
 @pytest.mark.parametrize(("i", "name"), [(0, "group 0, weights 0"), (1, "group 0, weights 1")])

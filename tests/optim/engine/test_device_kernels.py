@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
-import cuda_on_cpu
 import pytest
 import torch
 from torch import Tensor
@@ -19,11 +18,6 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="no g++"),
     pytest.mark.usefixtures("_on_cpu"),
 ]
-
-
-@pytest.fixture
-def _on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda_on_cpu.install(monkeypatch)
 
 
 def made(dtype: torch.dtype = torch.float32, runner: str = "compiled", **options: Any) -> Any:

@@ -9,7 +9,6 @@ import functools
 import shutil
 from typing import TYPE_CHECKING
 
-import cuda_on_cpu
 import numpy as np
 import pytest
 import torch
@@ -27,11 +26,6 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="no g++"),
     pytest.mark.usefixtures("_on_cpu"),
 ]
-
-
-@pytest.fixture
-def _on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda_on_cpu.install(monkeypatch)
 
 
 def test_a_unit_may_have_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
