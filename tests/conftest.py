@@ -1,11 +1,14 @@
 """What tests of several rooms are given, and in which order they run."""
 
+import collections
 import gc
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from system_needs import FORM
 
 from descend.__main__ import main
 from descend.optim import named_optimizers
@@ -19,6 +22,10 @@ def pytest_configure(config):
     """Tests are of the CPU, also where there is a GPU; those of `tests/cuda` alone see it."""
     if not any("tests/cuda" in str(argument) for argument in config.args):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_addoption(parser):
+    parser.addoption("--skips-to", metavar="FILE", help="write which tests were skipped for want of a Debian package")
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -74,3 +81,33 @@ def command(monkeypatch, capsys):
 def rules_of_one_test(monkeypatch):
     """What a test registers is gone after it: `descend.optim.register` is for a whole process."""
     monkeypatch.setattr(named_optimizers, "_CLASSES", dict(named_optimizers._CLASSES))
+
+
+def skips(config):
+    """The name and the reason of each test, or file of tests, that was skipped."""
+    reports = config.pluginmanager.get_plugin("terminalreporter").stats.get("skipped", [])
+    return [(report.nodeid, report.longrepr[2].removeprefix("Skipped: ")) for report in reports]
+
+
+def pytest_sessionfinish(session, exitstatus):
+    """A test that is skipped without saying what it needs has failed."""
+    config = session.config
+    if hasattr(config, "workerinput"):
+        return
+    if config.option.skips_to:
+        names = [name for name, reason in skips(config) if "(Debian: " in reason]
+        Path(config.option.skips_to).write_text("".join(f"{name}\n" for name in names))
+    if exitstatus == pytest.ExitCode.OK and any(not reason.startswith(FORM) for _, reason in skips(config)):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Skips by reason."""
+    counts = collections.Counter(reason for _, reason in skips(config))
+    if counts:
+        terminalreporter.section("skipped")
+    for reason, count in sorted(counts.items()):
+        terminalreporter.line(f"{count:5} {reason}")
+    for name, reason in skips(config):
+        if not reason.startswith(FORM):
+            terminalreporter.line(f"{name} does not say what it needs, see tests/system_needs.py: {reason}", red=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from system_needs import needs
 
 TOOL = Path(__file__).parents[1] / "tools" / "cuda_page.py"
 REPORT = """<testsuites><testsuite>
@@ -67,7 +68,7 @@ def test_a_command_that_takes_too_long_is_stopped_and_what_it_said_kept(tool):
     assert said.startswith("begun")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@needs("a machine without a GPU", not torch.cuda.is_available())
 def test_without_a_gpu_nothing_is_written(tmp_path):
     page = tmp_path / "page.md"
     command = [sys.executable, str(TOOL), "--page", str(page)]

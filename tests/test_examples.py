@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from system_needs import library
 
 from descend.data import file_format
 from descend.lower import registry
@@ -95,7 +96,7 @@ def test_a_format_of_ones_own_is_read(script):
 
 
 def test_a_model_of_hugging_face_learns(script):
-    pytest.importorskip("transformers")
+    library("transformers")
     assert script("hugging_face").main(steps=40) < 2.5  # an even guess among 32 tokens is 3.5
 
 
@@ -107,7 +108,7 @@ def test_a_slurm_job_is_written(script, monkeypatch):
 
 
 def test_an_exported_network_runs_without_torch(script):
-    pytest.importorskip("onnxruntime")
+    library("onnxruntime")
     assert script("onnx_use").main(epochs=1) > 0.5
 
 

@@ -2,9 +2,9 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
+from system_needs import needs_linux
 
 import descend
 from descend.errors import ConfigurationError
@@ -86,7 +86,7 @@ def test_arguments_for_the_starter_are_a_list(tmp_path):
         start(tmp_path / "job", launcher_args="--mem=0 -x", setup_only=True)
 
 
-@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no process may make a folder in /proc, where there is one")
+@needs_linux
 def test_a_folder_that_cannot_be_made_is_refused():
     with pytest.raises(ConfigurationError, match=r"work_dir /proc/descend cannot be (created|written)"):
         start("/proc/descend", setup_only=True)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from system_needs import library
 
 NOTEBOOK = json.loads((Path(__file__).parent.parent / "examples" / "notebook.ipynb").read_text())
 
@@ -31,7 +32,7 @@ def run_cell(text, names, shown):
 
 @pytest.mark.slow
 def test_every_cell_runs(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("vl_convert")
+    library("vl_convert", "vl-convert-python")
     monkeypatch.chdir(tmp_path)
     names, shown = {"__name__": "__main__"}, []
     for text in cells("code"):

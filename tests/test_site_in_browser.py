@@ -1,9 +1,9 @@
 """The look at the site finds what is wrong with a page, and nothing on one that is sound."""
 
-import shutil
 import sys
 
 import pytest
+from system_needs import library, needs_browser
 
 from tools import site_in_browser
 
@@ -21,11 +21,10 @@ def test_without_a_browser_nothing_is_looked_at(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.slow
+@needs_browser
 def test_faults_are_found(tmp_path):
-    pytest.importorskip("playwright.sync_api")
-    pytest.importorskip("axe_playwright_python.sync_playwright")
-    if shutil.which("chromium") is None:
-        pytest.skip("no chromium on this machine")
+    library("playwright.sync_api", "playwright")
+    library("axe_playwright_python.sync_playwright", "axe-playwright-python")
     (tmp_path / "sound.html").write_text(SOUND.format(""))
     (tmp_path / "wrong.html").write_text(SOUND.format(WRONG))
     assert site_in_browser.look(tmp_path, ["sound"]) == []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from system_needs import library
 
 import descend
 from descend.optim import named_optimizers
@@ -42,7 +43,7 @@ def test_python(page, tmp_path, monkeypatch, capsys):
     What a block prints may follow it, in a text block after `<!-- output -->`.
     """
     for name in re.findall(r"<!-- needs: (\w+) -->", PAGES[page]):
-        pytest.importorskip(name)
+        library(name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(named_optimizers, "_CLASSES", dict(named_optimizers._CLASSES))  # a page registers its own
     state = torch.random.get_rng_state()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from system_needs import needs
 from torch import nn
 from torch.distributed import FileStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as in torch's documentation
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -458,7 +459,7 @@ def test_importing_it_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.skipif(torch_private.float32_product() is None, reason="torch's own products in float32 are as fast here")
+@needs("a processor on which torch multiplies float32 slowly", torch_private.float32_product() is not None)
 @pytest.mark.parametrize("gaps", [False, True])
 def test_products_in_float32_take_matrices_of_any_layout(gaps: bool) -> None:
     product = torch_private.float32_product()

@@ -4,8 +4,8 @@ import threading
 from collections import defaultdict
 from types import SimpleNamespace
 
-import pytest
 import torch
+from system_needs import require
 from torch import distributed
 from torch.testing._internal.distributed import multi_threaded_pg
 
@@ -137,8 +137,7 @@ def on_ranks(size, act, group=None):
 
 def on_torch_ranks(size, act):
     """What `act(rank)` returns on each of `size` threads, to which torch.distributed and FSDP2 look like processes."""
-    if torch.__version__ < "2.13":  # seen at 2.11: its ThreadLocalWorld lacks `comms`
-        pytest.skip("ranks on threads of torch before 2.13 cannot make a process group")
+    require("torch 2.13", torch.__version__ >= "2.13")  # seen at 2.11: its ThreadLocalWorld lacks `comms`
     results, errors = [None] * size, []
     isolate = torch._C._distributed_c10d._set_thread_isolation_mode
     isolate(True)

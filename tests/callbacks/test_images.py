@@ -1,11 +1,11 @@
 import struct
 import zlib
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from callback_runs import StopAt, graph_run, graph_work, samples
 from run_builder import execute
+from system_needs import needs_library, without_library
 
 from descend.callbacks import SaveImages
 from descend.callbacks.images import as_pixels
@@ -63,14 +63,14 @@ def test_what_is_no_picture_is_refused(tmp_path):
         graph_run(tmp_path, SaveImages(layers="fc1", image_format="png"))
 
 
-@pytest.mark.skipif(find_spec("PIL") is not None, reason="Pillow is there")
+@without_library("PIL")
 def test_jpg_without_pillow_names_the_extra(tmp_path):
     with pytest.raises(MissingExtra, match=r"descend\[images\]"):
         graph_run(tmp_path, SaveImages(layers="images"))
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.skipif(find_spec("PIL") is None, reason="needs Pillow")
+@needs_library("PIL", "pillow")
 def test_jpg(tmp_path):
     from PIL import Image
 

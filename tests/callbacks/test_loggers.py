@@ -9,19 +9,15 @@ import json
 import math
 import struct
 import warnings
-from importlib.util import find_spec
 
 import pytest
 import torch
 from callback_runs import StopAt, in_one_go_and_in_two, work
 from run_builder import execute
+from system_needs import needs_library
 
 from descend.callbacks import CSVLogger, GradientNorm, Logger, MLflowLogger, TensorBoardLogger, WandbLogger
 from descend.errors import ConfigurationError, MissingExtra, Stopped, StorageError
-
-
-def needs(library):
-    return pytest.mark.skipif(find_spec(library) is None, reason=f"needs {library}")
 
 
 class Kept(Logger):
@@ -154,7 +150,7 @@ def test_a_missing_library_is_named(kind, library, tmp_path, monkeypatch):
         execute(work(kind()), tmp_path / "run")
 
 
-@needs("tensorboard")
+@needs_library("tensorboard")
 def test_tensorboard_reads_the_rows(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -169,7 +165,7 @@ def test_tensorboard_reads_the_rows(tmp_path):
 
 
 @pytest.mark.slow
-@needs("mlflow")
+@needs_library("mlflow")
 def test_mlflow_holds_the_rows_of_one_run_after_a_restart(tmp_path):
     from mlflow import MlflowClient
 
@@ -193,7 +189,7 @@ def test_mlflow_holds_the_rows_of_one_run_after_a_restart(tmp_path):
 
 
 @pytest.mark.slow
-@needs("wandb")
+@needs_library("wandb")
 def test_wandb_writes_the_rows_offline(tmp_path):
     result = execute(work(WandbLogger(project="toys", mode="offline", options={"tags": ["a"]})), tmp_path / "run")
     (path,) = (tmp_path / "run").glob("wandb/offline-run-*/*.wandb")

@@ -3,11 +3,11 @@ import os
 import signal
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 
 import pytest
 from callback_runs import Watcher, follow, graph_run, in_one_go_and_in_two, work
 from run_builder import execute
+from system_needs import needs_library, without_library
 
 from descend.callbacks import (
     CategoricalAccuracyStrategy,
@@ -20,8 +20,7 @@ from descend.callbacks import (
 from descend.errors import ConfigurationError, MissingExtra, Unsupported
 from descend.train import Callback
 
-there = find_spec("tensorboard") is not None
-needs_tensorboard = pytest.mark.skipif(not there, reason="needs tensorboard")
+needs_tensorboard = needs_library("tensorboard")
 
 
 def read(folder):
@@ -32,7 +31,7 @@ def read(folder):
     return events
 
 
-@pytest.mark.skipif(there, reason="tensorboard is there")
+@without_library("tensorboard")
 @pytest.mark.parametrize("kind", ["summary", "images"])
 def test_without_tensorboard_the_extra_is_named(kind):
     strategy = CategoricalAccuracyStrategy("accuracy_layer")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from system_needs import needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents and not torch.cuda.is_available():
-            item.add_marker(pytest.mark.skip(reason="no GPU"))
+            item.add_marker(needs("a GPU", False))
 
 
 @pytest.fixture

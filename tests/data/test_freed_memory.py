@@ -5,7 +5,6 @@ import gc
 import io
 import multiprocessing
 import os
-import sys
 import tarfile
 import tracemalloc
 from pathlib import Path
@@ -16,12 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from system_needs import needs, needs_linux
 
 from descend.data import Loading, freed_memory, open_data, read
 
 N = 60
 PIXELS = np.random.default_rng(0).integers(0, 256, (N, 96, 96, 3)).astype(np.uint8)
 BATCH = 12
+needs_trim = needs("a C library with malloc_trim", freed_memory._trim() is not None)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def test_no_buffer_outlives_its_epoch(folder, name):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts the mappings that Linux tells of")
+@needs_linux
 @pytest.mark.parametrize(("name", "workers"), [*((name, 2) for name in FORMATS), ("images", 1)])
 def test_epochs_need_no_more_slots_than_the_first(folder, name, workers):
     feed = feed_of(folder, name, workers)
@@ -97,7 +98,7 @@ def test_epochs_need_no_more_slots_than_the_first(folder, name, workers):
     assert slots_of(os.getpid()) == (0, 0)
 
 
-@pytest.mark.skipif(freed_memory._trim() is None, reason="the C library has no malloc_trim")
+@needs_trim
 def test_freed_memory_is_returned_for_large_batches_alone(monkeypatch):
     asked = []
     monkeypatch.setattr(freed_memory, "_trim", lambda: asked.append)
@@ -117,7 +118,7 @@ def test_freed_memory_is_returned_for_large_batches_alone(monkeypatch):
     assert asked == [0]
 
 
-@pytest.mark.skipif(freed_memory._trim() is None, reason="the C library has no malloc_trim")
+@needs_trim
 def test_short_epochs_return_memory_once_in_a_while(folder, monkeypatch):
     """It takes longer than they do; several of them together are as much as a long one."""
     asked = []
@@ -130,7 +131,7 @@ def test_short_epochs_return_memory_once_in_a_while(folder, monkeypatch):
         list(feed.epoch(epoch))
 
 
-@pytest.mark.skipif(freed_memory._trim() is None, reason="the C library has no malloc_trim")
+@needs_trim
 def test_pages_of_freed_buffers_go_back_to_the_system():
     """Buffers between others that are held cannot leave the heap otherwise."""
     library = ctypes.CDLL(None)

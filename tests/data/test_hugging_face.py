@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from data.files import same
 from PIL import Image
+from system_needs import library
 
 from descend.data import Loading, open_data, read
 from descend.data.hugging_face import is_hugging_face
@@ -84,7 +85,7 @@ def test_what_is_wrong_is_said():
 
 @pytest.fixture
 def datasets():
-    return pytest.importorskip("datasets")
+    return library("datasets")
 
 
 def test_the_library_itself(datasets, tmp_path):

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from data.files import refusal
+from system_needs import library
 
 from descend.data import packed_text, read
 from descend.data.packed_text import IGNORED, Piece, TokenFile, Vocabulary, pieces_of, vocabulary_of
@@ -153,7 +154,7 @@ def test_what_is_no_tokenizer(tmp_path):
 
 @pytest.fixture
 def tokenizer(tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
+    tokenizers = library("tokenizers")
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()

@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 from PIL import Image
+from system_needs import library
 
 from descend.data import pictures
 from descend.data.pictures import ImageForm, form_of_image, is_image
@@ -178,7 +179,7 @@ def jpegs():
 
 def test_simplejpeg_gives_the_pixels_of_pillow(monkeypatch):
     """Both are libjpeg-turbo; a resumed run may find one of them alone."""
-    pytest.importorskip("simplejpeg")
+    library("simplejpeg")
     for content in jpegs():
         fast = pictures.decoded(content)
         with Image.open(io.BytesIO(content)) as image:
@@ -194,7 +195,7 @@ def test_simplejpeg_gives_the_pixels_of_pillow(monkeypatch):
 
 
 def test_what_simplejpeg_does_not_decode(monkeypatch, tmp_path):
-    pytest.importorskip("simplejpeg")
+    library("simplejpeg")
     turned = Image.Exif()
     turned[0x0112] = 6
     content = encoded(LARGE, "JPEG", exif=turned)

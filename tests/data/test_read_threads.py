@@ -2,6 +2,7 @@ import os
 import threading
 
 import pytest
+from system_needs import processors, require
 
 from descend.data import read_threads
 from descend.data.read_threads import in_threads, share_processors
@@ -17,8 +18,7 @@ def test_results_are_in_order_and_from_several_threads():
             together.wait()  # two tasks at once, or none
         return number * number
 
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("one processor")
+    require("two processors", processors() > 1)
     assert in_threads(task, 50) == [number * number for number in range(50)]
     assert len(used) > 1
 

@@ -8,8 +8,7 @@ import pytest
 from descend import zoo
 from descend.data import MESSAGES, DataReader, PythonDataReader, Reader, open_readers
 from descend.data.transforms import TRANSFORMS, ColorJitter, Normalize, Scale
-
-text = pytest.importorskip("descend.graph.text")
+from descend.graph import text
 
 EVERYTHING = DataReader(
     [

@@ -4,13 +4,13 @@ import multiprocessing
 import os
 import random
 import signal
-import sys
 import threading
 
 import numpy as np
 import pytest
 import torch
 from data.torch_sets import Augmented, Failing, SlowToBegin, Sometimes, Suspended, Uneven
+from system_needs import needs_linux
 
 from descend.data import Loading, open_data
 from descend.errors import ConfigurationError, DataError
@@ -120,7 +120,7 @@ def test_what_a_process_needs_to_begin_is_no_part_of_the_time_for_a_batch():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="pipes of other systems take one task at a time")
+@needs_linux
 def test_a_process_goes_on_while_the_batch_of_another_one_takes_longer(tmp_path):
     found = batches(Uneven(tmp_path), batch_size=1, workers=2, shuffle=False, timeout_seconds=20)
     assert [b.ids.tolist() for b in found] == [[i] for i in range(6)]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from system_needs import needs_fashion_mnist
 
 import descend
 from descend.data.transforms import Grayscale, RandomResizedCrop, Scale
@@ -201,6 +202,7 @@ def test_weights_may_have_a_rule_of_their_own_and_be_frozen(tmp_path):
     assert not any("frozen" in name for name in state)
 
 
+@needs_fashion_mnist
 @pytest.mark.slow(seconds=40)
 def test_lenet_learns_fashion_mnist(tmp_path):
     """The seeds' LeNet, 5 epochs, batch 64, SGD 0.01 with momentum 0.9: at least 0.87, and every test sample once."""

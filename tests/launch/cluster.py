@@ -27,7 +27,7 @@ def why_not() -> str | None:
     """What is missing for a Slurm of one's own; None where nothing is."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
     if missing := [name for name in PROGRAMS if not shutil.which(name, path=path)]:
-        return f"{', '.join(missing)} not installed (Debian: slurmctld slurmd slurm-client munge)"
+        return f"{', '.join(missing)} not installed"
     try:
         address = socket.gethostbyname(_host())
     except OSError:

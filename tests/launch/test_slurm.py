@@ -8,11 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from launch.cluster import Cluster, why_not
+from launch.cluster import Cluster
+from system_needs import needs_slurm
 
 import descend
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(why_not() is not None, reason=f"no Slurm here: {why_not()}")]
+pytestmark = [pytest.mark.slow, needs_slurm]
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,12 +1,12 @@
 """ONNX files as models of scripts, and back."""
 
 import numpy as np
-import pytest
 import torch
+from system_needs import library
 
 import descend.lbann as lbann
 
-pytest.importorskip("onnx")
+library("onnx")
 
 
 def network():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from system_needs import library
 from torch import nn
 
 import descend.lbann as lbann
@@ -9,7 +10,7 @@ from descend.errors import ConfigurationError
 from descend.lbann import replacements
 from tests.lbann.test_torch import computed, drawn
 
-pytest.importorskip("onnx")
+library("onnx")
 
 
 class Odd(nn.Module):

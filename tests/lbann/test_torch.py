@@ -4,12 +4,13 @@ import warnings
 
 import pytest
 import torch
+from system_needs import library
 from torch import nn
 
 import descend.lbann as lbann
 from descend.errors import ConfigurationError, Unsupported
 
-pytest.importorskip("onnx")
+library("onnx")
 
 
 class Pair(nn.Module):
@@ -43,7 +44,7 @@ CONVOLUTIONS = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.
 @pytest.mark.parametrize("trace", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_module_becomes_layers_that_compute_the_same(trace):
     if not trace:
-        pytest.importorskip("onnxscript")
+        library("onnxscript")
     x = drawn(5, 2, 8, 8)
     layers = lbann.torch.compile(CONVOLUTIONS, drawn(1, 2, 8, 8, seed=1), trace=trace)
     assert isinstance(layers[0], lbann.Input)
@@ -55,7 +56,7 @@ def test_a_module_becomes_layers_that_compute_the_same(trace):
 @pytest.mark.parametrize("trace", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_several_inputs_and_outputs_have_their_names(trace):
     if not trace:
-        pytest.importorskip("onnxscript")
+        library("onnxscript")
     module, x, scale = Pair(), drawn(5, 4), drawn(5, 3, seed=1)
     layers = lbann.torch.compile(module, drawn(2, 4), scale=drawn(2, 3), trace=trace)
     assert [layer.data_field for layer in layers if isinstance(layer, lbann.Input)] == ["x", "scale"]
@@ -69,7 +70,7 @@ def test_several_inputs_and_outputs_have_their_names(trace):
 @pytest.mark.parametrize("trace", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_function_of_tensors_becomes_layers(trace):
     if not trace:
-        pytest.importorskip("onnxscript")
+        library("onnxscript")
     x = drawn(3, 4)
     layers = lbann.torch.compile(lambda x: torch.tanh(x) * 2 + x.sum(1, keepdim=True), x, trace=trace)
     torch.testing.assert_close(computed(layers, x), torch.tanh(x) * 2 + x.sum(1, keepdim=True), rtol=1e-5, atol=1e-5)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from system_needs import require
 
 from descend.optim.compat import from_library, schedule_from_library
 from descend.optim.compat.known_deviations import NOT_COPIED
@@ -49,8 +50,7 @@ NUMBERS = Numbers()
 
 
 def test_the_folder_is_there():
-    if not INDEX["cases"]:
-        pytest.skip(f"no recorded trajectories in {FOLDER}: set DESCEND_TRAJECTORIES")
+    require(f"recorded trajectories in {FOLDER}", bool(INDEX["cases"]), "set DESCEND_TRAJECTORIES")
 
 
 def library(case: dict[str, Any]) -> str:
@@ -223,8 +223,7 @@ def compare_rate(run: Run, step: int) -> None:
 @pytest.mark.parametrize("case", INDEX["cases"], ids=lambda case: case["id"])
 def test_every_step_is_that_of_the_library(case: dict[str, Any], tmp_path: Path):
     reason = left_out(case)
-    if reason is not None:
-        pytest.skip(reason)
+    require("a defect of the library that is not copied", reason is None, reason or "")
     run = Run(case)
     steps = len(NUMBERS[case["arrays"]["w"][0]])
     for step in range(steps):

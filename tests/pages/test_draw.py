@@ -5,13 +5,14 @@ import sys
 import xml.etree.ElementTree as ET
 
 import pytest
+from system_needs import library
 
 from descend.errors import Unsupported
 from descend.pages import draw as drawing
 from descend.pages.chart import Axis, Chart, Line, vega_lite
 from descend.pages.draw import draw, drawn_or_nothing
 
-pytest.importorskip("vl_convert")
+library("vl_convert", "vl-convert-python")
 HOSTILE = "<script>alert(1)</script>&\"'\x1b"
 
 

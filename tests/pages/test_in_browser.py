@@ -5,10 +5,10 @@ Checked are errors on the console, requests to anybody, text that would be marku
 """
 
 import json
-import shutil
 import threading
 
 import pytest
+from system_needs import CHROMIUM, library, needs_browser
 
 from descend.experiment.run_page import write_run_page
 from descend.study.design import Arm, Study, log
@@ -16,13 +16,12 @@ from descend.study.results import compare_records
 from descend.view.server import ViewServer
 from descend.view.subjects import subjects
 
-pytest.importorskip("vl_convert")
-playwright = pytest.importorskip("playwright.sync_api")
-axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+library("vl_convert", "vl-convert-python")
+playwright = library("playwright.sync_api", "playwright")
+axe = library("axe_playwright_python.sync_playwright", "axe-playwright-python")
 from study_tasks import fabricated  # noqa: E402  # after what may be missing
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")]
+pytestmark = [pytest.mark.slow, needs_browser]
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--disable-sync"]
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"
 WIDTHS = (1280, 390)

@@ -3,12 +3,13 @@
 import re
 
 import pytest
+from system_needs import library
 
 from descend.pages import draw
 from descend.pages.chart import Axis, Chart, Line, vega_lite
 from descend.pages.legend import split_legend
 
-pytest.importorskip("vl_convert")
+library("vl_convert", "vl-convert-python")
 
 HOSTILE = "<b>&'"
 LINES = (

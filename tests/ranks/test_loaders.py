@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from ranks.start import begin, end
+from system_needs import needs_linux
 
 KILLED = "was killed by SIGKILL at sample"
 HANGS = "is not read after 4 seconds: it hangs"
@@ -43,10 +44,7 @@ def left_behind(folder):
     return there
 
 
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks /proc which processes are there")
-
-
-@linux
+@needs_linux
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "words", "rank"), [("is killed", KILLED, 0), ("is killed", KILLED, 1), ("is suspended", HANGS, 1)]
@@ -63,7 +61,7 @@ def test_a_process_that_dies_or_hangs_ends_all_ranks_and_is_named(what, words, r
     assert left_behind(folder) == []
 
 
-@linux
+@needs_linux
 @pytest.mark.slow
 def test_processes_end_with_their_rank(folder):
     found = end(begin(2, "loaders.py", folder, "rank is killed", "1", fresh=True, **FOR_OTHERS), folder)
@@ -71,7 +69,7 @@ def test_processes_end_with_their_rank(folder):
     assert left_behind(folder) == []
 
 
-@linux
+@needs_linux
 @pytest.mark.slow
 def test_under_the_command_that_starts_ranks(folder):
     script = Path(__file__).parent / "loaders.py"

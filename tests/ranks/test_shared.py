@@ -1,17 +1,17 @@
 """Gradients that are summed in memory which all ranks see: the same as on one rank, and gloo where there is none."""
 
 import platform
-import sys
 
 import pytest
 from ranks.cases import CASES
 from ranks.start import begin, end, start
 from ranks.test_exactness import alone, compare
+from system_needs import needs_linux
 
 from descend.launch import cores
 from descend.runtime.shared_all_reduce import ORDERED
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files without a name are Linux's")
+pytestmark = needs_linux
 
 
 def shared(ranks, folder, way, *names):

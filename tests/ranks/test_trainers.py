@@ -1,13 +1,13 @@
 """Trainers as blocks of ranks play as they do on one process; they wait for each other, and none waits in vain."""
 
 import json
-import sys
 
 import pytest
 from ranks import replaced
 from ranks.start import begin, end, start
 from ranks.test_exactness import largest_difference
 from ranks.tournament import outcome, play
+from system_needs import needs_linux
 
 TIMEOUT = {"DESCEND_TIMEOUT_SECONDS": "6"}  # a busy host keeps a rank from sending a heartbeat for seconds
 
@@ -87,7 +87,7 @@ def test_a_trainer_that_is_killed_ends_all_and_they_go_on(tmp_path):
 
 
 @pytest.mark.slow(seconds=25)
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at by /proc")
+@needs_linux
 def test_a_slow_trainer_is_waited_for_and_one_that_hangs_is_not(tmp_path):
     """A slow one takes 1.1 s a step, so a round of it is longer than the timeout."""
     slow = begin(2, "tournament.py", tmp_path / "slow", "binary", "2", "1", "1", "slow", "0", **TIMEOUT)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from system_needs import needs_linux
 from torch import distributed
 
 from descend.runtime import Communicator
@@ -73,7 +74,7 @@ def test_an_error_of_rank_zero_is_recognized(ranks):
     assert not ranks[1].is_rank_zero_error("DataError y", 0.1)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+@needs_linux
 def test_states_of_the_process_of_a_heartbeat():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     stat = Path(f"/proc/{child.pid}/stat")

@@ -1,13 +1,12 @@
 """Sums in memory that ranks share, each of which is done here in turn."""
 
 import resource
-import sys
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from system_needs import needs_linux
 
 from descend.runtime import shared_memory as shared
 
@@ -34,7 +33,7 @@ def test_every_rank_has_the_sum_in_the_order_of_ranks(ranks, count, at_once, see
         np.testing.assert_array_equal(one.numpy(), expected if rank == owner else given[rank])
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="files without a name are Linux's")
+@needs_linux
 def test_a_shortage_of_memory_is_reported():
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))

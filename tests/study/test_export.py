@@ -4,6 +4,7 @@ import math
 
 import pytest
 from study_tasks import mlp
+from system_needs import library
 
 from descend.errors import ConfigurationError, StorageError
 from descend.study import Arm, Study, choice, integer, linear, log, one_minus_log, run_study
@@ -29,7 +30,7 @@ def result():
 
 
 def test_optuna_gets_every_trial_with_its_space_and_its_end(result, tmp_path):
-    optuna = pytest.importorskip("optuna")
+    optuna = library("optuna")
     file = tmp_path / "study.journal"
     assert "optuna-dashboard" in export_study(result, file, "optuna")
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(file)))
@@ -52,7 +53,7 @@ def test_optuna_gets_every_trial_with_its_space_and_its_end(result, tmp_path):
 
 
 def test_tensorboard_gets_settings_and_scores(result, tmp_path):
-    pytest.importorskip("tensorboard")
+    library("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams import plugin_data_pb2
 
@@ -77,7 +78,7 @@ def test_a_form_or_a_path_that_cannot_be_is_a_mistake(result, tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_made(result, tmp_path):
-    pytest.importorskip("optuna")
+    library("optuna")
     export_study(result, tmp_path / "new" / "deeper" / "study.journal", "optuna")
     assert (tmp_path / "new" / "deeper" / "study.journal").is_file()
     with pytest.raises(StorageError, match="cannot make the directory"):

@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from launch.cluster import Cluster, why_not
+from launch.cluster import Cluster
+from system_needs import needs_slurm
 from typer.testing import CliRunner
 
 from descend.errors import ConfigurationError
@@ -159,7 +160,7 @@ def waited_for(condition, seconds=90):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(why_not() is not None, reason=f"no Slurm here: {why_not()}")
+@needs_slurm
 def test_tasks_that_have_to_leave_in_the_middle_of_a_trial_go_on_with_it(folder, monkeypatch):
     """The signal is the one that Slurm sends before the time limit; no update is computed twice."""
     whole = conduct(read_study("study.toml"), Memory(), executor="one")

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from system_needs import library
 
 from descend.errors import ConfigurationError
 from descend.pages.html import Live
@@ -52,7 +53,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path, monkeypatch):
 
 
 def test_runs_are_compared_in_one_table_and_one_figure_a_quantity(tmp_path):
-    pytest.importorskip("vl_convert")
+    library("vl_convert", "vl-convert-python")
     run(tmp_path / "fast<b>", 0.25)
     run(tmp_path / "slow", 0.75)
     text = home_page(subjects([tmp_path]), LIVE)

@@ -4,13 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from system_needs import FASHION_MNIST, needs_fashion_mnist
 
 from descend import zoo
 from descend.data import open_readers
 from descend.errors import DataError
-
-DEBIAN = Path("/usr/share/datasets/fashion-mnist")
-needs_fashion_mnist = pytest.mark.skipif(not DEBIAN.is_dir(), reason="apt install dataset-fashion-mnist")
 
 
 def test_digits():
@@ -34,7 +32,7 @@ def test_fashion_mnist(monkeypatch):
         "validate": 1_000,
         "test": 10_000,
     }
-    content = gzip.decompress((DEBIAN / "t10k-images-idx3-ubyte.gz").read_bytes())
+    content = gzip.decompress((FASHION_MNIST / "t10k-images-idx3-ubyte.gz").read_bytes())
     pixels = np.frombuffer(content[16:], np.uint8).reshape(10_000, 1, 28, 28)
     batch = readers["test"].read(np.arange(10_000))
     np.testing.assert_allclose(batch["samples"], pixels / 255, rtol=1e-6)

@@ -15,6 +15,7 @@ import torch
 from data.files import refusal, same
 from data.test_tar_index import write
 from PIL import Image
+from system_needs import library
 
 from descend.data import Loading, open_data, read
 from descend.errors import ConfigurationError, DataError
@@ -154,7 +155,7 @@ def test_the_first_sample_lacks_a_member(tmp_path):
 
 
 def test_the_library_itself(tmp_path):
-    webdataset = pytest.importorskip("webdataset")
+    webdataset = library("webdataset")
     with webdataset.ShardWriter(str(tmp_path / "shard-%06d.tar"), maxcount=4, verbose=0) as sink:
         for i in range(N):
             sink.write({"__key__": f"{i:04}", "png": PIXELS[i], "cls": i % 3, "npy": ARRAYS[i], "json": {"a": i}})

@@ -5,6 +5,7 @@ import os
 import time
 
 import pytest
+from system_needs import library
 
 from descend.errors import ConfigurationError
 from descend.experiment.run_page.read import is_run_directory, read_run, stamp
@@ -83,7 +84,7 @@ def test_several_trainers_have_their_rows_together(tmp_path):
 
 
 def test_weights_are_named_from_the_header_of_the_newest_checkpoint(folder):
-    torch = pytest.importorskip("safetensors.torch")
+    torch = library("safetensors.torch", "safetensors")
     import torch as tensors
 
     file = folder / "checkpoints" / "step-100" / "weights.safetensors"

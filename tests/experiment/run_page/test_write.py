@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from system_needs import library
 
 import descend
 from descend.errors import ConfigurationError, NumericalError
@@ -32,7 +33,7 @@ def test_every_run_directory_has_a_page_that_asks_for_nothing(tmp_path):
 
 
 def test_the_page_again_has_charts_and_the_same_bytes_for_the_same_files(tmp_path):
-    pytest.importorskip("vl_convert")
+    library("vl_convert", "vl-convert-python")
     fit(tmp_path / "run", verbose=False)
     page = write_run_page(tmp_path / "run")
     first = page.read_bytes()

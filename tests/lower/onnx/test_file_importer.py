@@ -7,6 +7,7 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from system_needs import library
 from torch import nn
 
 import descend
@@ -271,7 +272,7 @@ NETWORKS = {
 @pytest.mark.filterwarnings("ignore")
 def test_torch_modules_come_in_through_torchs_own_exporter(tmp_path, name, dynamo):
     if dynamo:
-        pytest.importorskip("onnxscript")
+        library("onnxscript")
     module, shape = NETWORKS[name]
     draw = torch.Generator().manual_seed(0)
     x = torch.randint(11, (2, 5), generator=draw) if shape is None else torch.randn(2, *shape, generator=draw)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from optimizer_inputs import weights
+from system_needs import library
 
 from descend.errors import RuleError
 from descend.optim import from_library, schedule_from_library
@@ -32,8 +33,8 @@ def test_optax_lars_takes_the_norm_of_gradient_and_decay_together():
 
 def test_optax_against_itself():
     """Where optax is installed: twenty steps of each rule."""
-    optax = pytest.importorskip("optax")
-    jax = pytest.importorskip("jax")
+    optax = library("optax")
+    jax = library("jax")
     jax.config.update("jax_enable_x64", True)
     random = np.random.default_rng(0)
     start, grads = random.normal(size=(4, 3)), random.normal(size=(20, 4, 3))

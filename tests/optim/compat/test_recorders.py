@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from system_needs import require
 
 HERE = Path(__file__).resolve().parent
 TRAJECTORIES = HERE.parent / "test_trajectories.py"
@@ -37,8 +38,8 @@ RECORDERS = {
 def test_random_settings_follow_the_library(library: str, tmp_path: Path) -> None:
     variable, script, more = RECORDERS[library]
     python = sys.executable if variable is None else os.environ.get(variable)
-    if python is None:
-        pytest.skip(f"no {library} at hand: set {variable} to a Python that has it")
+    require(library, python is not None, f"set {variable} to a Python that has it")
+    assert python is not None
     seed, cases = (
         os.environ.get(f"DESCEND_RECORDER_{word}", given) for word, given in (("SEED", "0"), ("CASES", "60"))
     )

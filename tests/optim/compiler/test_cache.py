@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from system_needs import needs_compiler
 
 import descend.optim
 from descend.errors import RuleError
@@ -151,7 +152,7 @@ def test_sources_are_all_files_of_the_compiler_that_decide_what_a_kernel_does() 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.skipif(kernels.obstacle("cpu") is not None, reason="no C++ compiler")
+@needs_compiler
 def test_a_kernel_under_another_name_is_left_aside(workshop: kernels.KernelCompiler) -> None:
     ours = optimizer("compiled")
     ours.step()
@@ -165,7 +166,7 @@ def test_a_kernel_under_another_name_is_left_aside(workshop: kernels.KernelCompi
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.skipif(kernels.obstacle("cpu") is not None, reason="no C++ compiler")
+@needs_compiler
 def test_a_long_run_gets_its_kernel_in_the_background(
     workshop: kernels.KernelCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from system_needs import needs_compiler
 from torch import Tensor
 
 from descend.optim.compiler import cache as kernels
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-needs_compiler = pytest.mark.skipif(kernels.compiler() is None, reason="no C++ compiler")
 
 A, B, C, NUMBER = Ref(0), Ref(1), Ref(2), Ref(3)  # elements, elements, truth values, one number
 THREE = {"addcdiv", "addcmul", "lerp"}

@@ -5,13 +5,13 @@ A C++ compiler builds the same source for a processor (`cuda_on_cpu.h`), and the
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from optimizer_inputs import group_settings
+from system_needs import needs_gnu_compiler
 from torch import Tensor
 
 from descend.optim.compiler.codegen_cuda import emit_cuda, plan
@@ -94,17 +94,14 @@ def compare(rule: Rule, dtype: torch.dtype) -> int:
     return sum(not torch.equal(found[name], value) for name, value in expected.items())
 
 
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
-
-
-@needs_compiler
+@needs_gnu_compiler
 @pytest.mark.usefixtures("_on_cpu")
 @pytest.mark.parametrize(("rule", "dtype"), FEW, ids=str)
 def test_kernels_agree_with_plain(rule: Rule, dtype: torch.dtype) -> None:
     compare(rule, dtype)
 
 
-@needs_compiler
+@needs_gnu_compiler
 @pytest.mark.slow
 @pytest.mark.usefixtures("_on_cpu")
 @pytest.mark.parametrize(("rule", "dtype"), EVERY, ids=str)

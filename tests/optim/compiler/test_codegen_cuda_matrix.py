@@ -5,12 +5,12 @@ A processor runs them (`cuda_on_cpu.py`), and the engine launches them as on a G
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import cuda_on_cpu
 import pytest
 import torch
+from system_needs import needs_gnu_compiler
 from torch import Tensor
 
 import descend.optim
@@ -20,7 +20,7 @@ from tests.optim.engine.test_matrices import Bounded, Centered, Mean, many
 from tests.optim.engine.test_matrix_arena import Run
 
 pytestmark = [
-    pytest.mark.skipif(shutil.which("g++") is None, reason="no g++"),
+    needs_gnu_compiler,
     pytest.mark.usefixtures("_on_cpu"),
 ]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from system_needs import needs_compiler, require
 from torch import Tensor
 
 from descend.optim.compiler import cache, native
@@ -92,12 +93,12 @@ extern "C" void both_8(const double* a, int64_t c, int64_t n, int64_t m, double*
 """
 
 
-@pytest.mark.skipif(cache.compiler() is None, reason="no C++ compiler")
+@needs_compiler
 @pytest.mark.parametrize("capability", ["", *native.VECTORS])
 def test_elements_of_a_pack_are_transposed_and_back(capability: str, tmp_path: Path) -> None:
     here = torch.backends.cpu.get_cpu_capability()
-    if capability and list(native.VECTORS).index(capability) < ([*native.VECTORS, here]).index(here):
-        pytest.skip(f"this processor has no {capability}")
+    has = not capability or list(native.VECTORS).index(capability) >= ([*native.VECTORS, here]).index(here)
+    require(f"a processor with {capability}", has)
     vectors = native.VECTORS.get(capability, ())
     library = tmp_path / "packs.so"
     source = "\n".join([HEADER.read_text(), PACKS_HEADER.read_text(), CALLS])

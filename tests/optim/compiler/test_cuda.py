@@ -2,13 +2,13 @@
 
 import ctypes
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from system_needs import needs_gnu_compiler
 
 from descend.optim.compiler import codegen_cuda, cuda
 from descend.optim.compiler.cuda import THREADS, CudaCompileJob, CudaLaunch
@@ -89,7 +89,7 @@ def driver(tmp_path, monkeypatch):
     return held
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+@needs_gnu_compiler
 def test_a_module_is_launched_in_its_context_and_stream_with_no_more_blocks_than_fit(driver):
     module = cuda.CudaModule(b"machine code", 1)
     module.launch([("numbers0", 1), ("stage0", 1000)], CudaLaunch(units=1000, tensors=3), 0x7F0000000010)
@@ -97,7 +97,7 @@ def test_a_module_is_launched_in_its_context_and_stream_with_no_more_blocks_than
     assert driver.said().decode().split() == [str(n) for n in (8, 1, 256, stream, 1000, 3, 9, 16, 256, stream, 1000, 3)]
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+@needs_gnu_compiler
 def test_what_the_driver_refuses_is_said(driver):
     with pytest.raises(RuntimeError, match="CUDA's driver: wrong"):
         cuda.CudaModule(b"damaged", 1)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from optimizer_inputs import group_settings
+from system_needs import needs_compiler
 
 from descend.optim.compiler import native
-from descend.optim.compiler.cache import compiler
 from descend.optim.compiler.native import FLAGS, CpuCompileJob, KernelLaunch
 from descend.optim.compiler.trace import trace
 from descend.optim.rules import SGD
@@ -46,7 +46,7 @@ def test_the_struct_has_the_fields_of_the_header():
     assert ctypes.sizeof(KernelLaunch) == 8 * len(declared)
 
 
-@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@needs_compiler
 def test_a_library_under_a_wrong_name_is_refused(tmp_path):
     job = CpuCompileJob(structure(), "float32", None)
     process = job.start(tmp_path / "kernel.so")

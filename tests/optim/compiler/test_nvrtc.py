@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from optimizer_inputs import group_settings
+from system_needs import needs
 
 from descend.optim.compiler import nvrtc
 from descend.optim.compiler.cache import script_process
@@ -27,7 +28,7 @@ def is_here() -> bool:
     return True
 
 
-pytestmark = pytest.mark.skipif(not is_here(), reason="NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
+pytestmark = needs("NVRTC", is_here(), "pip install nvidia-cuda-nvrtc-cu12")
 
 ELF = b"\x7fELF"
 TRACED = [rule for rule in ALL_RULES if not rule.whole_tensor]

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 from faulty_optimizers import CASES, ROOT, Toy, assert_only_the_broken_one_fails, finding
+from system_needs import require
 from torch.optim.optimizer import required
 
 import descend.optim
@@ -178,8 +179,7 @@ def _python_with_pytorch_optimizer():
     """An interpreter that has it: `DESCEND_PYTORCH_OPTIMIZER`, or this one."""
     python = os.environ.get("DESCEND_PYTORCH_OPTIMIZER", sys.executable)
     found = subprocess.run([python, "-c", "import pytorch_optimizer"], capture_output=True, check=False)
-    if found.returncode:
-        pytest.skip("pytorch_optimizer is not installed; DESCEND_PYTORCH_OPTIMIZER may name a Python that has it")
+    require("pytorch_optimizer", found.returncode == 0, "set DESCEND_PYTORCH_OPTIMIZER to a Python that has it")
     return python
 
 

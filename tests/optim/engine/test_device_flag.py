@@ -6,10 +6,9 @@ rules with means over rows and columns, and both together.
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 import torch
+from system_needs import needs_gnu_compiler
 
 import descend.optim
 from descend.errors import NumericalError
@@ -17,7 +16,7 @@ from descend.optim.rules import SGD, Adafactor
 from tests.optim.engine.test_matrix_arena import Run
 
 pytestmark = [
-    pytest.mark.skipif(shutil.which("g++") is None, reason="no g++"),
+    needs_gnu_compiler,
     pytest.mark.usefixtures("_on_cpu"),
 ]
 

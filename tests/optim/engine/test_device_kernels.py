@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import pytest
 import torch
+from system_needs import needs_gnu_compiler
 from torch import Tensor
 
 import descend.optim
@@ -15,7 +15,7 @@ from descend.optim.engine.device_kernels import DeviceKernels
 from descend.optim.engine.device_tables import DeviceTables
 
 pytestmark = [
-    pytest.mark.skipif(shutil.which("g++") is None, reason="no g++"),
+    needs_gnu_compiler,
     pytest.mark.usefixtures("_on_cpu"),
 ]
 

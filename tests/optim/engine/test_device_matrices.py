@@ -6,12 +6,12 @@ A processor runs them (`cuda_on_cpu.py`), and the engine launches them as on a G
 from __future__ import annotations
 
 import functools
-import shutil
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
+from system_needs import needs_gnu_compiler
 
 from descend.optim.engine import device_matrices
 from descend.optim.engine.matrix_arena import DeviceMatrixArena
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = [
-    pytest.mark.skipif(shutil.which("g++") is None, reason="no g++"),
+    needs_gnu_compiler,
     pytest.mark.usefixtures("_on_cpu"),
 ]
 

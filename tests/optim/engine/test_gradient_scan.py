@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from system_needs import needs_compiler
 from torch import Tensor
 
 from descend.optim.compiler import cache as kernels
@@ -23,8 +24,6 @@ from descend.optim.engine.gradient_scan import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-needs_compiler = pytest.mark.skipif(kernels.compiler() is None, reason="no C++ compiler")
 
 
 @pytest.fixture(scope="module", params=["python", pytest.param("library", marks=needs_compiler)])

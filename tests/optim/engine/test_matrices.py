@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from system_needs import needs_compiler
 from torch import Tensor
 
 import descend.optim
-from descend.optim.compiler import cache
 from descend.optim.engine import matrices as engine
 from descend.optim.engine.matrices import MatrixUpdates
 from descend.optim.engine.matrix_evaluation import TILE
@@ -21,7 +21,6 @@ from descend.optim.rules.base import Rule
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-compiles = pytest.mark.skipif(cache.compiler() is None, reason="no C++ compiler")
 
 # Less than a tile and more than two, one row, one column, several matrices, and enough for several threads.
 TILED = [(), (3,), (7000,), (130, 200), (3, 4, 3, 3), (90, 1), (1, 90), (TILE, TILE + 1), (3, 2, 70, 130), (400, 600)]
@@ -101,7 +100,7 @@ class Centered(Rule):
         return d, Scaled(m, row, each)
 
 
-@compiles
+@needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_kernels_have_the_bits_of_numpy_for_any_number_of_threads(dtype: torch.dtype, threads: None) -> None:
     expected = trained(descend.optim.rules.Adafactor(), "blocks", dtype)
@@ -111,7 +110,7 @@ def test_kernels_have_the_bits_of_numpy_for_any_number_of_threads(dtype: torch.d
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("runner", ["blocks", pytest.param("compiled", marks=compiles)])
+@pytest.mark.parametrize("runner", ["blocks", pytest.param("compiled", marks=needs_compiler)])
 def test_runners_agree_with_the_reference_update(runner: str) -> None:
     torch.testing.assert_close(
         trained(descend.optim.rules.Adafactor(), runner, torch.float64),
@@ -134,7 +133,7 @@ def matrices(rule: Rule, runner: str) -> list[Tensor]:
     return [p.detach().clone() for p in params] + [ours.state[p]["each"] for p in params]
 
 
-@compiles
+@needs_compiler
 def test_a_rule_of_ones_own_is_compiled(threads: None) -> None:
     torch.set_num_threads(2)
     plain, blocks, compiled = (matrices(Centered(), runner) for runner in ("plain", "blocks", "compiled"))
@@ -152,7 +151,7 @@ class Normed(Rule):
         return g / norm(g), None
 
 
-@compiles
+@needs_compiler
 def test_sums_have_one_order_where_no_value_is_of_a_row_or_a_column() -> None:
     new: list[Tensor] = []
     for runner in ("blocks", "compiled"):
@@ -275,7 +274,7 @@ def many(
     return [p.detach().clone() for p in params] + [x.clone() for p in params for x in ours.state[p].values()]
 
 
-@compiles
+@needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("limit", [1, 1000, 2**17])
 def test_stacks_have_the_bits_of_kernels(
@@ -291,7 +290,7 @@ def test_stacks_have_the_bits_of_kernels(
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-@compiles
+@needs_compiler
 def test_stacks_of_a_rule_of_ones_own_have_the_bits_of_its_kernel(stacks: list[int]) -> None:
     shapes = [shape for shape in ALIKE if len(shape) > 1]
     found = many(Centered(), Centered(0.5), "blocks", shapes=shapes)
@@ -380,7 +379,7 @@ def negative_zeros(runner: str) -> list[list[bool]]:
     return [ours.state[p][name].signbit().reshape(-1).tolist() for p in params for name in Means._fields]
 
 
-@compiles
+@needs_compiler
 def test_sums_of_negative_zeros_are_zeros_of_the_kernels_sign() -> None:
     """A sum begins with 0, so it is no negative zero where all its terms are."""
     found, expected = negative_zeros("blocks"), negative_zeros("compiled")

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from system_needs import needs_compiler
 
 import descend.optim
 from descend.errors import NumericalError, RuleError
-from descend.optim.compiler import cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
-pytestmark = pytest.mark.skipif(cache.compiler() is None, reason="no C++ compiler")
+pytestmark = needs_compiler
 
 SHAPES = [(30, 20), (7,), (), (20, 3, 3, 2), (64, 65), (5, 1), (7,), (30, 20)]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 import torch
+from system_needs import needs_compiler
 from torch import Tensor
 
 import descend.optim
 from descend.errors import RuleError
-from descend.optim.compiler import cache as kernels
 from descend.optim.compiler.layout import BLOCK, UNIT
 from descend.optim.engine.gradient_scan import MANY
 from descend.optim.engine.native import Native
@@ -20,7 +20,7 @@ from descend.optim.rules.base import Rule
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.skipif(kernels.compiler() is None, reason="no C++ compiler")
+pytestmark = needs_compiler
 
 SIZES = [3, 2 * UNIT + 5, BLOCK, 1, UNIT, 100_000, 70]
 

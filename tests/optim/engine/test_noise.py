@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from system_needs import needs_compiler
 from torch import Tensor
 
 import descend.optim
-from descend.optim.compiler import cache
 from descend.optim.compiler.layout import BLOCK, UNIT
 from descend.optim.engine.noise import PIECE, draw, key_of, noise_for, philox
 
@@ -84,7 +84,7 @@ def test_neighbours_and_updates_are_not_correlated() -> None:
         assert abs((x.square() * other.square()).mean().item() - 1) < 5 * 3 / n**0.5
 
 
-@pytest.mark.skipif(cache.compiler() is None, reason="no C++ compiler")
+@needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_a_kernel_draws_the_same_bits(dtype: torch.dtype) -> None:
     def moved(runner: str) -> list[Tensor]:

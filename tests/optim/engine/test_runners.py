@@ -10,9 +10,9 @@ from typing import ClassVar, NamedTuple
 
 import pytest
 import torch
+from system_needs import COMPILED, needs_compiler
 from torch import Tensor
 
-from descend.optim.compiler import cache as kernels
 from descend.optim.compiler.layout import BLOCK
 from descend.optim.engine.arena_layout import LARGE
 from descend.optim.engine.segments import PACKED
@@ -108,7 +108,7 @@ def equal(rule: Rule, dtype: torch.dtype) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.skipif(kernels.obstacle("cpu") is not None, reason="no C++ compiler")
+@needs_compiler
 @pytest.mark.parametrize(
     ("rule", "dtype"), [(rule, dtype) for rule, dtype in _PRECISIONS if not rule.whole_tensor], ids=lambda x: str(x)
 )
@@ -117,7 +117,7 @@ def test_compiled_equals_blocks_to_the_last_bit(rule: Rule, dtype: torch.dtype) 
     equal(rule, dtype)
 
 
-@pytest.mark.skipif(kernels.obstacle("cpu") is not None, reason="no C++ compiler")
+@needs_compiler
 def test_compiled_adam_equals_blocks_to_the_last_bit() -> None:
     equal(Adam(), torch.float32)
 
@@ -145,7 +145,7 @@ TOGETHER = {type(rule): rule for rule in ALL_RULES if not rule.whole_tensor and 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.skipif(kernels.obstacle("cpu") is not None, reason="no C++ compiler")
+@needs_compiler
 @pytest.mark.parametrize("rule", TOGETHER.values(), ids=repr)
 def test_python_does_nothing_for_each_tensor(rule: Rule) -> None:
     assert python_calls(rule, 300) <= python_calls(rule, 10) + 5
@@ -206,7 +206,7 @@ def by_hand(rule: Rule, start: Tensor, gradients: list[Tensor], lr: float) -> Te
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("runner", ["plain", "blocks", "compiled"])
+@pytest.mark.parametrize("runner", ["plain", "blocks", COMPILED])
 @pytest.mark.parametrize("rule", [ChangesPlaces(), NumbersChangePlaces(), KeepsTheWeights(), ReturnsWhatItKept()])
 def test_what_a_rule_returns_may_be_what_another_place_held(rule: Rule, runner: str, dtype: torch.dtype) -> None:
     """A place that is written early must not change what is still to be written to another."""
@@ -237,7 +237,7 @@ class Lerping(Rule):
         return torch.clamp(a, None, 0.5).div(2.0, rounding_mode=None) + torch.clamp(g, min=-1.0, max=None), Pair(a, s.b)
 
 
-@pytest.mark.parametrize("runner", ["plain", "blocks", "compiled"])
+@pytest.mark.parametrize("runner", ["plain", "blocks", COMPILED])
 def test_gradients_have_the_precision_of_the_state_and_none_is_nothing_said(runner: str) -> None:
     """A tensor without dimensions takes the precision of a number that it is multiplied by, such as the decay."""
     p, q = torch.nn.Parameter(torch.tensor(2.0)), torch.nn.Parameter(torch.full((70,), 2.0))

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from system_needs import COMPILED
 from torch import Tensor
 
 import descend.optim
 from descend.errors import RuleError
-from descend.optim.compiler import cache as kernels
 from descend.optim.engine.state_proxy import State, StateEntry
 
-COMPILED = pytest.param("compiled", marks=pytest.mark.skipif(kernels.compiler() is None, reason="no C++ compiler"))
 RUNNERS = ["plain", "blocks", COMPILED]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from study_tasks import mlp
+from system_needs import library
 
 from descend.errors import ConfigurationError, MissingExtra
 from descend.study.comparing import run_study
@@ -55,7 +56,7 @@ def test_python_objects_cannot_be_sent_to_other_machines():
 
 
 def test_no_cluster_at_an_address_is_said(monkeypatch, tmp_path):
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'descend[ray]'")
+    library("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ConfigurationError, match=r"no Ray cluster at 'auto' .*ray start --head"):
         run_study(study(), tmp_path, executor=RayCluster("auto"))
@@ -74,7 +75,7 @@ def workers():
 
 @pytest.fixture
 def cluster(monkeypatch):
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'descend[ray]'")
+    library("ray")
     from ray.cluster_utils import Cluster
 
     path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
