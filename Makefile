@@ -7,6 +7,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := -m pip install --disable-pip-version-check --quiet
 
+# TORCH_OPTIONS is for pip where it installs torch, such as an index with a build for CPUs or another CUDA.
+TORCH_OPTIONS ?=
+
 # The oldest torch that pyproject.toml admits, in an environment of its own, whose other packages are those of VENV.
 # TORCH_OLDEST_OPTIONS is for pip, such as an index with a CPU build; the plain file needs CUDA's libraries, 4.1 GB in
 # all, even where there is no GPU.
@@ -31,7 +34,7 @@ $(VENV)/package: pyproject.toml hatch_build.py constraints.txt $(wildcard descen
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "descend needs Python 3.11 or newer: make PYTHON=python3.11" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing torch and descend into $(VENV) (a few minutes the first time)"
-	@$(BIN)/python $(PIP) --constraint constraints.txt "torch==2.13.0"
+	@$(BIN)/python $(PIP) --constraint constraints.txt $(TORCH_OPTIONS) "torch==2.13.0"
 	@$(BIN)/python $(PIP) --constraint constraints.txt --editable .
 	@touch $@
 

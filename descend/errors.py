@@ -49,6 +49,7 @@ __all__ = [
     "TextError",
     "Unsupported",
     "WrongType",
+    "missing_library",
     "nearest",
     "table",
 ]
@@ -122,7 +123,7 @@ class Unsupported(ConfigurationError):
 
 
 class MissingExtra(ConfigurationError, ImportError):
-    """An optional library is missing; the message says which extra brings it."""
+    """An optional library is missing; the message says what to install."""
 
 
 class DataError(DescendError):
@@ -210,6 +211,21 @@ def nearest(name: str, options: Iterable[str]) -> str:
     close = begin[:1] if len(begin) == 1 else swapped[:1]
     close = close or difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
     return f"; did you mean '{folded[close[0]]}'?" if close else ""
+
+
+_PACKAGES = {"PIL": "pillow", "vl_convert": "vl-convert-python", "yaml": "pyyaml"}  # where pip has another name
+
+
+def missing_library(what: str, module: str) -> str:
+    """The line of an error about an optional library: `a table needs the library pyarrow: pip install pyarrow`.
+
+    Args:
+        what: What needs it.
+        module: What is imported, such as "PIL.Image".
+    """
+    name = module.partition(".")[0]
+    package = _PACKAGES.get(name, name)
+    return f"{what} needs the library {package}: pip install {package}"
 
 
 def table(what: str, rows: Sequence[tuple[str, str, str]], remedy: str, shown: int = 4) -> list[str]:

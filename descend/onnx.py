@@ -3,7 +3,7 @@
     descend.onnx.save(model, "lenet.onnx")          after a run, with the trained weights
     model = descend.onnx.load("resnet.onnx")        a graph like any other, its weights those of the file
 
-Needs the library onnx: pip install 'descend[onnx]'.
+Needs the library onnx: pip install onnx.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import MissingExtra, Unsupported
+from descend.errors import MissingExtra, Unsupported, missing_library
 from descend.experiment.export_module import plain_module, planned_for_export
 from descend.graph import TorchModel
 
@@ -97,4 +97,4 @@ def load(path: str | os.PathLike[str], fields: Mapping[str, Shape] | None = None
 
 def _require() -> None:
     if find_spec("onnx") is None:
-        raise MissingExtra("ONNX needs the library onnx: pip install 'descend[onnx]'")
+        raise MissingExtra(missing_library("ONNX", "onnx"))

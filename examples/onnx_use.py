@@ -1,4 +1,5 @@
-"""Trains LeNet on the digits, writes it as ONNX, and uses the file without torch. Needs descend[onnx].
+"""Trains LeNet on the digits, writes it as ONNX, and uses the file without torch. Needs `pip install onnx
+onnxruntime`.
 
 python examples/onnx_use.py
 """

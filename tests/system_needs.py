@@ -55,11 +55,6 @@ def needs_library(name: str, get: str = "") -> pytest.MarkDecorator:
     return needs(f"the Python library {name}", is_installed(name), f"pip install {get or name}")
 
 
-def without_library(name: str) -> pytest.MarkDecorator:
-    """A mark for tests of what is said where a Python library is missing."""
-    return needs(f"a Python without {name}", not is_installed(name))
-
-
 def is_installed(name: str) -> bool:
     """Whether a Python library or a module of one can be imported."""
     try:

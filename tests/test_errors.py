@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from descend.errors import DataError, DescendError, GraphError, TextError, nearest, table
+from descend.errors import DataError, DescendError, GraphError, TextError, missing_library, nearest, table
 
 
 def test_no_line_is_longer_than_2000_characters():
@@ -76,3 +76,8 @@ def test_warnings_are_at_the_users_line():
         ("/home/user/script.py", 7),  # fit
         ("/home/user/script.py", 12),  # the optimizer
     }
+
+
+def test_a_missing_library_is_named_as_pip_names_it():
+    assert missing_library("a table", "pyarrow.csv") == "a table needs the library pyarrow: pip install pyarrow"
+    assert missing_library("an image", "PIL.Image") == "an image needs the library pillow: pip install pillow"

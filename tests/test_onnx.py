@@ -40,10 +40,10 @@ def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
     assert not (tmp_path / "net.onnx").exists()
 
 
-def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
+def test_a_missing_library_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("descend.onnx.find_spec", lambda name: None)
     for attempt in (lambda: descend.onnx.load("net.onnx"), lambda: descend.onnx.save(model(), tmp_path / "net.onnx")):
-        with pytest.raises(MissingExtra, match=r"pip install 'descend\[onnx\]'"):
+        with pytest.raises(MissingExtra, match=r"pip install onnx$"):
             attempt()
 
 

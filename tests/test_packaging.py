@@ -1,5 +1,6 @@
 """What is said of the package in several files agrees, and what ships with it is there."""
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -50,3 +51,42 @@ def test_every_target_of_make_is_a_name_and_each_program_it_runs_is_there():
     assert all(re.search(rf"^{name}:", text, re.MULTILINE) for name in names)
     for program in re.findall(r"\b(?:tools|docs)/\w+\.py|\bhatch_build\.py", text + read(".ci/run")):
         assert (ROOT / program).is_file(), program
+
+
+def extras():
+    """The packages of each extra, without those of other extras."""
+    optional = PROJECT["project"]["optional-dependencies"]
+    names = {extra: {re.match(r"[\w-]+", one)[0] for one in needed} for extra, needed in optional.items()}
+    return {extra: found - {"descend"} for extra, found in names.items()}
+
+
+def test_nothing_says_to_install_the_package_by_a_name_that_no_registry_has():
+    """An extra of the package is had from a clone alone; what is missing is called by the name of its library."""
+    told = re.compile(r"descend\[[a-z]+[],]|\bpip install[^`\n]*(?<![\w./])descend(?![\w./-])")
+    files = [path for folder in ("descend", "docs", "examples", "tests") for path in (ROOT / folder).rglob("*")]
+    texts = [path for path in [*files, *ROOT.glob("*.md")] if path.suffix in (".py", ".md", ".ipynb", ".html")]
+    found = {str(path.relative_to(ROOT)) for path in texts if told.search(path.read_text(errors="replace"))}
+    assert found - {"CHANGELOG.md", "tests/test_packaging.py"} == set()  # what was, and the pattern above
+
+
+def test_the_extra_of_all_has_those_of_users():
+    (line,) = PROJECT["project"]["optional-dependencies"]["all"]
+    assert set(re.search(r"\[(.*)\]", line)[1].split(",")) == set(extras()) - {"all", "docs", "dev"}
+    index = read("docs/index.md")
+    assert [extra for extra in extras() if f"`{extra}`" not in index and extra != "dev"] == []
+
+
+def test_the_libraries_that_errors_name_are_those_of_the_extras():
+    """Each module that is imported where it is used has the name here that pip installs it by."""
+    from descend.errors import missing_library
+
+    found = set()
+    for path in (ROOT / "descend").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 2:
+                place = {"library": 0, "missing_library": 1}.get(node.func.id)
+                if place is not None and isinstance(node.args[place], ast.Constant):
+                    found.add(node.args[place].value)
+    assert {"pyarrow", "PIL.Image", "h5py", "yaml", "onnx", "vl_convert", "tensorboard", "scipy"} <= found
+    packages = {missing_library("x", module).rpartition(" ")[2] for module in found}
+    assert packages <= set().union(*extras().values())

@@ -1,15 +1,18 @@
 """Pages of the site: their Python works from top to bottom in an empty folder, and the commands they name exist."""
 
 import inspect
+import json
+import os
 import re
 import shlex
+import subprocess
 import sys
 import types
 from pathlib import Path
 
 import pytest
 import torch
-from system_needs import library
+from system_needs import library, needs_linux
 
 import descend
 from descend.optim import named_optimizers
@@ -56,6 +59,65 @@ def test_python(page, tmp_path, monkeypatch, capsys):
             assert without_numbers(output) in without_numbers(capsys.readouterr().out), code
     finally:
         torch.random.set_rng_state(state)
+
+
+# What each page's first block is run by: a process that imports the package once, then one process a page.
+PAGE_RUNNER = """
+import json, os, sys, tempfile
+
+class Hiding:  # a finder of modules to which some are not there
+    missing = set()
+    def __init__(self, finder): self.finder = finder
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in self.missing else self.finder.find_spec(name, path, target)
+
+pages = json.load(sys.stdin)
+sys.meta_path[:] = map(Hiding, sys.meta_path)
+Hiding.missing = set.union(*(set(missing) for missing, _ in pages.values()))
+import descend, torch
+for page, (missing, code) in pages.items():
+    child = os.fork()
+    if child == 0:
+        Hiding.missing = set(missing)
+        os.chdir(tempfile.mkdtemp(dir="."))
+        exec(compile(code, page, "exec", dont_inherit=True), {"__name__": "__main__"})
+        sys.stdout.flush()
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        print("FAILED", page, flush=True)
+"""
+# The modules of packages that extras and pages name; what torch itself brings is not among them.
+OPTIONAL = {"vl-convert-python": "vl_convert", "pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
+OPTIONAL |= {name: name for name in ("scipy", "simplejpeg", "pyarrow", "h5py", "tokenizers", "ray", "tensorboard")}
+OPTIONAL |= {name: name for name in ("mlflow", "wandb", "optuna", "onnx", "onnxruntime", "onnxscript", "transformers")}
+OPTIONAL |= {name: name for name in ("lightning", "accelerate", "pandas", "polars", "torchmetrics", "datasets")}
+
+
+def first_block(text):
+    """The modules that are not there, and the code."""
+    before, code = text.split("```python\n", 1)
+    said = {word for line in re.findall(r"pip install ([^`\n]+)", before) for word in line.split()}
+    return [sorted(module for package, module in OPTIONAL.items() if package not in said), code.partition("\n```")[0]]
+
+
+@pytest.mark.slow(seconds=90)
+@needs_linux
+def test_the_first_block_of_a_page_needs_what_the_page_said_to_install_before_it(tmp_path):
+    """Beside what the package itself requires. Pages that are about another library are left out."""
+    pages = {page: text for page, text in ALL.items() if blocks(text, "python") and "<!-- needs:" not in text}
+    given = json.dumps({page: first_block(text) for page, text in pages.items()})
+    environment = {**os.environ, "PYTHONPATH": str(DOCS.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", PAGE_RUNNER],
+        input=given,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^FAILED (.*)$", done.stdout, re.MULTILINE) == [], done.stderr
 
 
 def with_output(text):

@@ -11,7 +11,7 @@ import numpy as np
 from descend.callbacks.hydrogen_files import as_array
 from descend.callbacks.name_fields import require, require_extra, words
 from descend.data.pictures import png_bytes
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, missing_library
 from descend.filenames import escape
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
@@ -83,7 +83,7 @@ class SaveImages(_Samples):
 
     Args:
         layers: Which.
-        image_format: jpg, the default, and others with the extra `images`; png without it.
+        image_format: jpg, the default, and others need Pillow; png does not.
         image_prefix: Begins each name.
 
     Raises:
@@ -105,10 +105,8 @@ class SaveImages(_Samples):
         """See `Callback.missing_extra`."""
         if (self.image_format or "jpg") == "png" or find_spec("PIL") is not None:
             return None
-        return (
-            f"SaveImages: writing {self.image_format or 'jpg'} needs Pillow: pip install 'descend[images]', or set "
-            'image_format to "png"'
-        )
+        needs = missing_library(f"SaveImages: writing {self.image_format or 'jpg'}", "PIL")
+        return f'{needs}, or set image_format to "png"'
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""

@@ -24,7 +24,7 @@ from descend.arguments import check_instance, check_integer, check_path, check_s
 from descend.callbacks.name_fields import require_extra
 from descend.callbacks.tensorboard import close_writer, missing_tensorboard, open_writer
 from descend.display import printable
-from descend.errors import ConfigurationError, DescendError, StorageError, warn
+from descend.errors import ConfigurationError, DescendError, StorageError, missing_library, warn
 from descend.filenames import regular_file
 from descend.train import Callback
 from descend.train.param_groups import group_learning_rates
@@ -384,7 +384,7 @@ class MLflowLogger(Logger):
 
     def missing_extra(self) -> str | None:
         """See `Callback.missing_extra`."""
-        return None if find_spec("mlflow") else "MLflowLogger needs MLflow: pip install 'descend[mlflow]'"
+        return None if find_spec("mlflow") else missing_library("MLflowLogger", "mlflow")
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
@@ -472,7 +472,7 @@ class WandbLogger(Logger):
 
     def missing_extra(self) -> str | None:
         """See `Callback.missing_extra`."""
-        return None if find_spec("wandb") else "WandbLogger needs wandb: pip install 'descend[wandb]'"
+        return None if find_spec("wandb") else missing_library("WandbLogger", "wandb")
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""

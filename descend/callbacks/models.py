@@ -11,7 +11,7 @@ from descend.callbacks.checkpoint import LAST
 from descend.callbacks.console import say
 from descend.callbacks.hydrogen_files import as_matrix, column_major, find_weights, read_binary, write_binary
 from descend.callbacks.name_fields import at_least, require, require_extra, words
-from descend.errors import StorageError, Unsupported
+from descend.errors import StorageError, Unsupported, missing_library
 from descend.filenames import escape
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
@@ -266,7 +266,7 @@ class ExportOnnx(Callback):
     def missing_extra(self) -> str | None:
         """See `Callback.missing_extra`."""
         there = find_spec("onnx") is not None
-        return None if there else "ExportOnnx needs the library onnx: pip install 'descend[onnx]'"
+        return None if there else missing_library("ExportOnnx", "onnx")
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""

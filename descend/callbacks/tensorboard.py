@@ -1,4 +1,4 @@
-"""Writes scalars, histograms and images for TensorBoard. Needs the extra `tracking`.
+"""Writes scalars, histograms and images for TensorBoard. Needs tensorboard: pip install tensorboard.
 
 Files go to the model's `summary_dir`, by default `tensorboard` in the run directory. A run that continues a checkpoint
 takes back what was written after that checkpoint, so the series stay one.
@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from descend.callbacks.images import as_pixels
 from descend.callbacks.name_fields import at_least, require, require_extra
-from descend.errors import Unsupported, warn
+from descend.errors import Unsupported, missing_library, warn
 from descend.graph.fields import described, described_openly
 from descend.train import Callback, Mode
 from descend.train.param_groups import group_learning_rates
@@ -80,7 +80,7 @@ def close_writer(run: RunView, writer: Any) -> None:
 def missing_tensorboard(callback: Callback) -> str | None:
     """What to install for a callback that needs TensorBoard, where that is missing."""
     there = find_spec("tensorboard") is not None
-    return None if there else f"{type(callback).__name__} needs TensorBoard: pip install 'descend[tracking]'"
+    return None if there else missing_library(type(callback).__name__, "tensorboard")
 
 
 class _Writing(Callback):

@@ -16,7 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from descend.arguments import check_bool, check_choice, check_integer, check_string, collect, shown
-from descend.errors import ConfigurationError, MissingExtra, nearest
+from descend.errors import ConfigurationError, MissingExtra, missing_library, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -219,13 +219,12 @@ def register(added: FileFormat) -> FileFormat:
     return added
 
 
-def library(module: str, what: str, extra: str = "data") -> Any:
+def library(module: str, what: str) -> Any:
     """Import an optional library.
 
     Args:
         module: Its name, such as "pyarrow.csv".
         what: What needs it, for the message.
-        extra: Which brings it.
 
     Raises:
         MissingExtra: it is not installed.
@@ -237,8 +236,7 @@ def library(module: str, what: str, extra: str = "data") -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        name = module.split(".")[0]
-        raise MissingExtra(f"{what} needs the library {name}: pip install 'descend[{extra}]' ({error})") from error
+        raise MissingExtra(f"{missing_library(what, module)} ({error})") from error
 
 
 def options_of(role: str, target: Any, given: Mapping[str, Any]) -> ReadOptions:

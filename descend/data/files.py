@@ -95,7 +95,7 @@ def read(
 
     Raises:
         ConfigurationError: an argument is wrong, or an option is not one of the format.
-        MissingExtra: the format needs a library that is not installed; the message names the extra.
+        MissingExtra: the format needs a library that is not installed; the message names it.
         DataError: files are missing, damaged, empty or of no known format.
     """
     if role not in ROLES:

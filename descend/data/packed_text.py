@@ -155,7 +155,7 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
 
 
 def _of_file(path: Path) -> Any:
-    tokenizers = library("tokenizers", f"the tokenizer {path}", "text")
+    tokenizers = library("tokenizers", f"the tokenizer {path}")
     try:
         size = path.stat().st_size
     except (OSError, ValueError) as error:

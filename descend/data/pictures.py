@@ -112,7 +112,7 @@ class ImageForm:
             size = (turned.height, turned.width)
             if self.mode == "I;16" and self.scaled and size != self.size:
                 deep = turned if turned.mode == self.mode else _converted(turned, self.mode)
-                turned = deep.resize(self.size[::-1], library("PIL.Image", "images").Resampling.BILINEAR)
+                turned = deep.resize(self.size[::-1], library("PIL.Image", "reading an image").Resampling.BILINEAR)
             return _array_of(turned, self.mode).astype(self.field.dtype, copy=False), size
 
     def _fraction(self, height: int, width: int) -> int:
@@ -278,7 +278,7 @@ def form_of_image(content: Path | bytes, size: tuple[int, int] | None, place: st
 
 
 def _opened(content: Path | bytes) -> Any:
-    pillow = library("PIL.Image", "images")
+    pillow = library("PIL.Image", "reading an image")
     file: Path | BinaryIO = io.BytesIO(content) if isinstance(content, bytes) else content
     limit, pillow.MAX_IMAGE_PIXELS = pillow.MAX_IMAGE_PIXELS, None  # it would warn first; ours follows
     try:
@@ -296,7 +296,7 @@ def _opened(content: Path | bytes) -> Any:
 def _upright(image: Any) -> Any:
     if image.getexif().get(_ORIENTATION, 1) == 1:
         return image
-    return library("PIL.ImageOps", "images").exif_transpose(image)
+    return library("PIL.ImageOps", "reading an image").exif_transpose(image)
 
 
 def _array_of(image: Any, mode: str) -> Array:
@@ -323,7 +323,7 @@ def _converted(image: Any, mode: str) -> Any:
     if image.mode.startswith(("I", "F")) and not deep:
         raise ValueError(f"the image has pixels '{image.mode}' of 32 bits; store it with 8 or 16 bits a channel")
     if deep != mode.startswith("I;16"):  # Pillow would cut values off, or leave them as they are
-        pillow = library("PIL.Image", "images")
+        pillow = library("PIL.Image", "reading an image")
         if not deep:
             return pillow.fromarray(np.asarray(_converted(image, "L")).astype(np.uint16) * np.uint16(_PER_BYTE))
         eight = (np.asarray(image).astype(np.uint32) + _PER_BYTE // 2) // _PER_BYTE

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
 from descend.display import printable
-from descend.errors import DescendError, Unsupported
+from descend.errors import DescendError, Unsupported, missing_library
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = ["MISSING", "draw", "drawn_or_nothing", "is_installed"]
 
-MISSING = "charts are drawn by vl-convert, which is not installed: pip install 'descend[report]'"
+MISSING = missing_library("a chart", "vl_convert")
 _VERSION = "6.4"  # of Vega-Lite, which vl-convert carries in several versions
 _PROGRAM = f"""
 import json, sys

@@ -14,7 +14,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import ConfigurationError, MissingExtra, StorageError, nearest
+from descend.errors import ConfigurationError, MissingExtra, StorageError, missing_library, nearest
 from descend.study.running.plan import score
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _known(comparison: Comparison) -> Iterator[tuple[str, Record]]:
 
 def _tensorboard(comparison: Comparison, folder: Path) -> None:
     if importlib.util.find_spec("tensorboard") is None:
-        raise MissingExtra("the form 'tensorboard' needs TensorBoard: pip install 'descend[tracking]'")
+        raise MissingExtra(missing_library("the form 'tensorboard'", "tensorboard"))
     writers: Any = importlib.import_module("torch.utils.tensorboard")
     for name, record in _known(comparison):
         trial = record.trial
@@ -105,7 +105,7 @@ def _optuna(comparison: Comparison, file: Path) -> None:
     try:
         optuna: Any = importlib.import_module("optuna")
     except ImportError as error:
-        raise MissingExtra("the form 'optuna' needs optuna: pip install 'descend[optuna]'") from error
+        raise MissingExtra(missing_library("the form 'optuna'", "optuna")) from error
     backend = optuna.storages.journal.JournalFileBackend(str(file))
     storage = optuna.storages.JournalStorage(backend)
     optuna.logging.disable_default_handler()

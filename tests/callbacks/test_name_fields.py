@@ -108,7 +108,7 @@ def test_a_callback_for_samples_that_are_not_there_is_refused_with_the_role():
 def test_a_missing_library_is_an_error_with_the_place(monkeypatch):
     callback = OfTests()
     require_extra(callback)
-    monkeypatch.setattr(OfTests, "missing_extra", lambda self: "OfTests needs x: pip install 'descend[x]'")
+    monkeypatch.setattr(OfTests, "missing_extra", lambda self: "OfTests needs x: pip install x")
     callback.where = "a.prototext:3:5"
     with pytest.raises(MissingExtra, match=r"a\.prototext:3:5: OfTests needs x"):
         require_extra(callback)

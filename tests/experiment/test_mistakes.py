@@ -139,7 +139,7 @@ def test_a_library_that_a_callback_needs_is_missed_by_the_check(attempt, monkeyp
     text = DEMO.replace("model {\n", "model {\n  callback {\n    summary {\n    }\n  }\n", 1)
     code, message = attempt(text, "--check")
     assert code == 2
-    assert re.search(r"lenet.prototext:\d+:\d+: Summary needs TensorBoard: pip install", message)
+    assert re.search(r"lenet.prototext:\d+:\d+: Summary needs the library tensorboard: pip install", message)
 
 
 def test_names_in_callbacks_are_looked_at_in_a_graph_that_does_not_fit(attempt):

@@ -65,7 +65,7 @@ def test_clip_paths_of_two_pictures_have_different_names():
 
 def test_without_the_library_the_remedy_is_named(monkeypatch):
     monkeypatch.setattr(drawing, "is_installed", lambda: False)
-    with pytest.raises(Unsupported, match=r"pip install 'descend\[report\]'"):
+    with pytest.raises(Unsupported, match="pip install vl-convert-python"):
         draw([chart()])
     assert drawn_or_nothing([chart()], ["a"]) == ([""], drawing.MISSING)
 

@@ -1,11 +1,11 @@
-"""Imports scipy where a statistic needs it: it is the optional extra `study`."""
+"""Imports scipy where a statistic needs it: it is not among what the package requires."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-from descend.errors import MissingExtra
+from descend.errors import MissingExtra, missing_library
 
 __all__ = ["scipy"]
 
@@ -23,4 +23,4 @@ def scipy(module: str, what: str) -> Any:
     try:
         return importlib.import_module(f"scipy.{module}")
     except ImportError as error:
-        raise MissingExtra(f"{what} needs scipy: pip install 'descend[study]'") from error
+        raise MissingExtra(missing_library(what, "scipy")) from error

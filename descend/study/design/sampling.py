@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from descend.errors import MissingExtra
+from descend.errors import MissingExtra, missing_library
 from descend.study.design.space import grid
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _sobol(dimensions: int, count: int, seed: int) -> Sequence[Sequence[float]]:
     try:
         qmc: Any = importlib.import_module("scipy.stats.qmc")
     except ImportError as error:
-        raise MissingExtra("Sobol points need scipy: pip install 'descend[study]'") from error
+        raise MissingExtra(missing_library('sampler="sobol"', "scipy")) from error
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore"

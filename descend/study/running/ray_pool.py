@@ -20,7 +20,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from descend.errors import ConfigurationError, DescendError, LostPeer, MissingExtra, Stopped, warn
+from descend.errors import ConfigurationError, DescendError, LostPeer, MissingExtra, Stopped, missing_library, warn
 from descend.study.running.described_trial import DescribedTrial
 from descend.study.running.trial import Record
 from descend.study.running.trial_pool import Ended
@@ -209,7 +209,7 @@ def _library() -> Any:
     try:
         import ray  # pyright: ignore[reportMissingImports]  # an extra
     except ImportError as error:
-        raise MissingExtra("--executor ray needs Ray: pip install 'descend[ray]'") from error
+        raise MissingExtra(missing_library("--executor ray", "ray")) from error
     return ray
 
 

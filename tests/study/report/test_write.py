@@ -95,7 +95,7 @@ def test_without_the_library_there_are_tables_and_a_word(result, tmp_path, monke
     monkeypatch.setattr(draw, "is_installed", lambda: False)
     page = write(result, tmp_path)
     text = page.read_text()
-    assert "not installed: pip install &#x27;descend[report]&#x27;" in text
+    assert "needs the library vl-convert-python: pip install vl-convert-python" in text
     assert "<svg" not in text
     assert "Table 3." in text
     assert not list(page.with_suffix(".parts").glob("*.svg"))

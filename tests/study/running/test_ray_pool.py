@@ -43,7 +43,7 @@ def test_an_address_is_auto_or_a_host_with_a_port(address):
 
 def test_a_missing_ray_is_said_with_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'descend\[ray\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install ray$"):
         conduct(study(), Memory(), executor="ray")
 
 
