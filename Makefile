@@ -25,7 +25,7 @@ CUDA_PYTHON ?= $(BIN)/python
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help newcomer cuda demo test test-slow test-oldest lint types figures drawings coverage mutants docs docs-look pages schema check clean
+.PHONY: help fresh newcomer cuda demo test test-slow test-oldest lint types figures drawings coverage mutants docs docs-look pages schema check clean
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
@@ -64,8 +64,17 @@ $(OLDEST)/tools: $(OLDEST)/torch $(VENV)/tools
 demo: $(VENV)/package
 	@$(BIN)/descend demo
 
+# TESTS is what else pytest is given, such as folders.
+TESTS ?=
 test: $(VENV)/tools
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
+
+# The README's commands in a clone, on a system that has Python and make and nothing else; then without a C++ compiler.
+# COMPILER=yes or COMPILER=no makes one of the two. Needs Linux, and the right to make a mount namespace.
+COMPILER ?= yes no
+fresh:
+	@$(if $(filter yes,$(COMPILER)),$(PYTHON) tools/fresh.py)
+	@$(if $(filter no,$(COMPILER)),$(PYTHON) tools/fresh.py --no-compiler)
 
 # Slow tests wait for processes most of the time, so there are more of them at once than a small machine has cores.
 test-slow: $(VENV)/tools

@@ -1,6 +1,6 @@
 """Train a torch module of one's own on the bundled digits, with checkpoints and a resume that changes nothing.
 
-python examples/fit_digits.py runs/digits       stop it with Ctrl-C and start it again: it continues where it was
+python examples/fit_digits.py [DIRECTORY]       stop it with Ctrl-C and start it again: it continues where it was
 """
 
 import functools
@@ -29,7 +29,7 @@ class Watch(descend.Callback):
         print(f"epoch {epoch.epoch + 1}: objective {epoch.values['objective']:.4f}")
 
 
-def train() -> None:
+def train(run_dir: str = "digits_run") -> None:
     readers = descend.open_readers(descend.zoo.digits())
     torch.manual_seed(0)
     module = Net()
@@ -45,11 +45,11 @@ def train() -> None:
         batch_size=64,
         stop=descend.Epochs(10) | descend.Reached("validation/accuracy", 0.99),
         callbacks=[Watch(), descend.Checkpoint(every_epochs=1, keep=2)],
-        run_dir=sys.argv[1] if len(sys.argv) > 1 else None,
-        resume=len(sys.argv) > 1,
+        run_dir=run_dir,
+        resume=True,
     )
     print(f"{result.reason} after {result.steps} updates; test accuracy {result.history[-1]['accuracy']:.1%}")
 
 
 if __name__ == "__main__":
-    descend.main(train)
+    descend.main(functools.partial(train, *sys.argv[1:2]))

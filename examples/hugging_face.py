@@ -11,8 +11,10 @@ import descend
 
 
 def main(steps: int = 60) -> float:
-    import transformers
-
+    try:
+        import transformers
+    except ImportError:
+        raise SystemExit("this example needs the library transformers: pip install transformers") from None
     torch.manual_seed(0)
     sizes = {"vocab_size": 32, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 4}
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))

@@ -15,8 +15,10 @@ import descend
 
 
 def main(epochs: int = 3) -> float:
-    import onnxruntime
-
+    try:
+        import onnxruntime
+    except ImportError:
+        raise SystemExit("this example needs the library onnxruntime: pip install onnxruntime") from None
     images, labels = descend.Input(data_field="samples"), descend.Input(data_field="labels")
     probabilities = descend.zoo.small_lenet(images)
     model = descend.Model(epochs, objective_function=descend.CrossEntropy(probabilities, labels))

@@ -1,6 +1,6 @@
 """Writes a Slurm job that continues by itself after a preemption or its time limit, and submits it with --submit.
 
-python examples/slurm_job.py DIRECTORY [--submit]
+python examples/slurm_job.py [DIRECTORY] [--submit]
 """
 
 from __future__ import annotations
@@ -39,4 +39,5 @@ def main(directory: str, submit: bool = False) -> int:
 
 
 if __name__ == "__main__":
-    descend.main(lambda: main(sys.argv[1], "--submit" in sys.argv))
+    folder = next((word for word in sys.argv[1:] if word != "--submit"), "slurm_job")
+    descend.main(lambda: main(folder, "--submit" in sys.argv))

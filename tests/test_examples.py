@@ -1,11 +1,14 @@
 """The example scripts do what they say, in a reduced form."""
 
 import importlib.util
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from system_needs import library
+from system_needs import library, needs_library
 
 from descend.data import file_format
 from descend.lower import registry
@@ -32,6 +35,41 @@ def script(tmp_path, monkeypatch):
     return load
 
 
+LIBRARIES = {"hugging_face": "transformers", "onnx_use": "onnxruntime"}
+SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.slow(seconds=20)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=needs_library(LIBRARIES[name]) if name in LIBRARIES else []) for name in SCRIPTS]
+)
+def test_it_runs_as_it_stands_without_arguments(name, tmp_path):
+    """A copy, as make_prototext.py writes beside itself."""
+    shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("studies"))
+    shutil.copy(EXAMPLES.parent / "LICENSE", tmp_path)
+    (tmp_path / "work").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent)}
+    command = [sys.executable, str(tmp_path / "examples" / f"{name}.py")]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path / "work",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize(("name", "module"), LIBRARIES.items())
+def test_a_library_that_an_example_needs_is_named_where_it_is_missing(script, monkeypatch, name, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SystemExit, match=rf"needs the library {module}: pip install {module}$"):
+        script(name).main()
+
+
 @pytest.mark.slow
 def test_gpt_learns_a_text(script, capsys):
     """From an even guess among the characters to better than the frequencies of single ones, 4.4 bits."""
@@ -42,11 +80,10 @@ def test_gpt_learns_a_text(script, capsys):
 
 
 @pytest.mark.slow
-def test_digits_are_learnt_and_resumed(script, monkeypatch, capsys):
+def test_digits_are_learnt_and_resumed(script, capsys):
     module = script("fit_digits")
-    monkeypatch.setattr(sys, "argv", ["fit_digits.py", "run"])
-    module.train()
-    module.train()
+    module.train("run")
+    module.train("run")
     first, again = (line for line in capsys.readouterr().out.splitlines() if "test accuracy" in line)
     assert float(first.rpartition(" ")[2].rstrip("%")) > 90
     assert again == first
@@ -54,7 +91,7 @@ def test_digits_are_learnt_and_resumed(script, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_a_large_batch_learns(script):
-    result = script("large_batch").main("digits", 512, 10)
+    result = script("large_batch").main()
     assert result.history[-1]["accuracy"] > 0.5
     assert result.steps == 30
 
