@@ -43,13 +43,6 @@ $(VENV)/tools: $(VENV)/package
 	@$(BIN)/python $(PIP) --constraint constraints.txt --editable ".[dev]"
 	@touch $@
 
-# All of it in one go, for CI: every install of the package builds it anew, with tools that are fetched for that.
-$(VENV)/everything: pyproject.toml hatch_build.py constraints.txt $(wildcard descend/graph/schema/*.proto)
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing torch, descend and all tools into $(VENV)"
-	@$(BIN)/python $(PIP) --constraint constraints.txt "torch==2.13.0" --editable ".[dev,docs]"
-	@touch $(VENV)/package $(VENV)/tools $(VENV)/docs-tools $@
-
 $(OLDEST)/torch:
 	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	@echo "installing torch $(TORCH_OLDEST) into $(OLDEST)"

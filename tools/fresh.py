@@ -28,6 +28,7 @@ PACKAGES = ("make", "git", "ca-certificates", "python3", "python3-venv")  # besi
 PROGRAMS = ("/bin", "/sbin", "/usr/sbin", "/usr/bin")  # the last one has `mount`
 HIDDEN = ("/usr/local/bin", "/usr/local/sbin", "/usr/games", "/usr/share/datasets", "/usr/share/fonts", "/snap")
 KEPT = re.compile(r"PIP_.*|.*_proxy|SSL_CERT_.*|REQUESTS_CA_BUNDLE|LANG|LC_.*|TERM|TORCH_OPTIONS|TESTS", re.IGNORECASE)
+REFUSED = 77  # the exit code where nothing was run; make's is 2
 
 
 def main(words: list[str] | None = None) -> int:
@@ -50,7 +51,7 @@ def main(words: list[str] | None = None) -> int:
 def refused(why: str) -> int:
     """Say why nothing was run."""
     sys.stderr.write(f"make fresh: {why}\n")
-    return 2
+    return REFUSED
 
 
 def namespace() -> tuple[list[str], str]:
