@@ -17,6 +17,7 @@ from descend.display import printable
 from descend.errors import ConfigurationError
 from descend.exit_codes import main as exit_with_code
 from descend.filenames import no_directory
+from descend.signal_mask import STOP_SIGNALS
 from descend.study.commands import app as study
 from descend.terminal import write
 from descend.version import __version__
@@ -333,7 +334,7 @@ def _started(command: list[str], environment: dict[str, str], run_dir: Path | No
         with suppress(ProcessLookupError):
             process.send_signal(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+    for number in STOP_SIGNALS:
         signal.signal(number, passed_on)
     copied = threading.Thread(target=copy_without_frames, args=(process.stderr or (), sys.stderr, run_dir), daemon=True)
     copied.start()

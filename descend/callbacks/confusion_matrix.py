@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from descend.callbacks.name_fields import require
 from descend.errors import ConfigurationError
 from descend.graph.fields import described_openly
+from descend.optim.double_precision import as_double
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class ConfusionMatrix(_Counts):
         self._write(evaluation.run, evaluation.mode, "test" if test else f"{evaluation.mode}-epoch{evaluation.epoch}")
 
     def _write(self, run: RunView, mode: Mode, name: str) -> None:
-        counts = self.counts.pop(mode.value).double()
+        counts = as_double(self.counts.pop(mode.value))
         rows = (counts / counts.sum()).tolist()
         text = "".join(",".join(f"{share:.9g}" for share in row) + "\n" for row in rows)
         run.control.path(f"{self.prefix}{name}.csv").write_text(text, encoding="utf-8")

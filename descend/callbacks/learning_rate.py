@@ -25,6 +25,7 @@ from descend.errors import ConfigurationError, Unsupported
 from descend.graph.fields import described_openly
 from descend.launch.trainer_layout import current_trainer
 from descend.leniency import Deviation, refused
+from descend.optim.double_precision import as_double
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
@@ -407,7 +408,7 @@ class OptimizerwiseAdaptiveLearningRate(_LearningRate):
         chosen = step.run.control.select(words(self.weights))
         pairs = {name: torch.stack([p.norm(), p.grad.norm()]) for name, p in chosen.items() if p.grad is not None}
         if pairs:
-            norms = torch.stack(list(pairs.values())).double().tolist()
+            norms = as_double(torch.stack(list(pairs.values()))).tolist()
             multipliers = {
                 name: self.scale * w / g if w > 0 and g > 0 else 1.0 for name, (w, g) in zip(pairs, norms, strict=True)
             }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from descend.callbacks.name_fields import at_least
 from descend.errors import ConfigurationError, Unsupported
+from descend.optim.double_precision import as_double
 from descend.train import Callback
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def _norm(tensors: list[torch.Tensor]) -> float:
     """‖·‖₂ over all entries of all tensors; waits for the device once."""
     import torch
 
-    return float(torch.stack([t.detach().norm().double() for t in tensors]).norm()) if tensors else 0.0
+    return float(torch.stack([as_double(t.detach().norm()) for t in tensors]).norm()) if tensors else 0.0
 
 
 @dataclass
@@ -226,4 +227,4 @@ def _square(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     """The sum of the squares of all entries, in float64."""
     import torch
 
-    return sum((tensor.double().square().sum() for tensor in tensors), torch.zeros((), dtype=torch.float64))
+    return sum((as_double(tensor).square().sum() for tensor in tensors), torch.zeros((), dtype=torch.float64))

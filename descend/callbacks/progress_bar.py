@@ -143,8 +143,10 @@ def _open(width: int) -> Progress:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has held so far."""
-    import resource
-
+    """The most memory that this process has held so far; 0 where the system does not say, as on Windows."""
+    try:
+        import resource
+    except ImportError:
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

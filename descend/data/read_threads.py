@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
+from descend.machine import cores
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -33,7 +35,7 @@ def share_processors(processes: int) -> None:
 @cache
 def _pool(process: int) -> ThreadPoolExecutor | None:
     """The threads of a process; a forked one has none of its parent's."""
-    threads = min(MAX_THREADS, len(os.sched_getaffinity(0)) // _processes)
+    threads = min(MAX_THREADS, cores() // _processes)
     return ThreadPoolExecutor(threads, "descend-decode") if threads > 1 else None
 
 

@@ -24,6 +24,7 @@ import torch
 
 from descend.errors import ConfigurationError
 from descend.experiment.losses import Loss
+from descend.optim.double_precision import as_double
 from descend.train.objective import Accumulated, Ratio
 
 if TYPE_CHECKING:
@@ -196,9 +197,9 @@ class _ClassScores:
     def __call__(self, output: Tensor, target: Tensor) -> Parts:
         scores, classes = _rows(output, target, self._ignored)
         if scores.shape[1] == 2:
-            scores = scores[:, 1:].double() - scores[:, :1].double()
+            scores = as_double(scores[:, 1:]) - as_double(scores[:, :1])
         elif scores.shape[1] > 2:
-            scores = scores.double().softmax(1)
+            scores = as_double(scores).softmax(1)
         return {"cat scores": scores.cpu(), "cat classes": classes.cpu()}
 
 
@@ -233,8 +234,8 @@ def _moments(output: Tensor, target: Tensor) -> Parts:
         raise ConfigurationError(
             f"metric 'r2': outputs {tuple(output.shape)} and targets {tuple(target.shape)} must have one shape"
         )
-    rows = target.double().reshape(len(target), -1)
-    residuals = rows - output.double().reshape(len(output), -1)
+    rows = as_double(target).reshape(len(target), -1)
+    residuals = rows - as_double(output).reshape(len(output), -1)
     return {
         "sum count": torch.tensor([len(rows)]),
         "sum y": rows.sum(0),

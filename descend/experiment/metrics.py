@@ -28,6 +28,7 @@ from descend.experiment.accumulated_metrics import (
     is_torchmetric,
 )
 from descend.experiment.losses import NAMED, FunctionLoss, Loss, TorchLoss, loss_of
+from descend.optim.double_precision import as_double
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -216,7 +217,7 @@ def _accuracy(ignored: int | None, probabilities: bool) -> Callable[..., tuple[T
             binary = binary_outputs(output, target) and bool(((target == 0) | (target == 1)).all())
         if one_column and binary:
             hits = (output.reshape(-1) > threshold) == (target.reshape(-1) > 0.5)
-            return hits.sum().double(), torch.tensor(hits.numel(), device=hits.device)
+            return as_double(hits.sum()), torch.tensor(hits.numel(), device=hits.device)
         if one_column:
             raise ConfigurationError(
                 f"metric 'accuracy': the output must have shape (samples, classes, ...), got {tuple(output.shape)}: "
@@ -226,11 +227,11 @@ def _accuracy(ignored: int | None, probabilities: bool) -> Callable[..., tuple[T
         classes = classes_of(output, target)
         hits = output.argmax(1) == classes
         if ignored is None:
-            return hits.sum(dtype=torch.float64), float(hits.numel())
+            return as_double(hits.sum()), float(hits.numel())
         counted = classes != ignored
         if ignored >= 0:  # of others none is hit
             hits &= counted
-        return hits.sum(dtype=torch.float64), counted.sum()
+        return as_double(hits.sum()), counted.sum()
 
     accuracy.__qualname__ = "accuracy"  # errors call it by the name that the user gave
     return accuracy
@@ -252,6 +253,6 @@ def _top(k: int, ignored: int | None) -> Callable[..., tuple[Tensor, Tensor]]:
         classes = classes_of(output, target)
         counted = classes == classes if ignored is None else classes != ignored
         hits = (output.topk(k, dim=1).indices == classes.unsqueeze(1)).any(1)
-        return (hits & counted).sum().double(), counted.sum()
+        return as_double((hits & counted).sum()), counted.sum()
 
     return top

@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING
 from descend.arguments import check_integer, require
 from descend.errors import ConfigurationError
 from descend.launch.job import Job, lines, require_unset
+from descend.machine import cores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = ["command", "cores", "script", "surroundings"]
-
-
-def cores() -> int:
-    """Number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def command(ranks: int, program: Sequence[str], restarts: int = 0) -> list[str]:

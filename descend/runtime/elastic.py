@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend import torch_private
 from descend.errors import LostPeer
+from descend.signal_mask import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
     for name in ("api", "errors.error_handler"):
         logging.getLogger(f"torch.distributed.elastic.multiprocessing.{name}").addFilter(_is_new_information)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+    for number in STOP_SIGNALS:
         signal.signal(number, forward)
     try:
         run.main(["--signals-to-handle=SIGHUP,SIGQUIT", *arguments])
@@ -74,11 +76,16 @@ def _is_new_information(record: logging.LogRecord) -> bool:
 
 
 def _children() -> list[int]:
-    """The child processes of this one."""
-    found = (
-        task.joinpath("children").read_text(encoding="utf-8").split() for task in Path("/proc/self/task").iterdir()
-    )
-    return [int(child) for some in found for child in some]
+    """The child processes of this one, from Linux's /proc, elsewhere by `pgrep`."""
+    try:
+        lists = [task.joinpath("children").read_text(encoding="utf-8") for task in Path("/proc/self/task").iterdir()]
+    except OSError:
+        try:
+            found = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True, check=False)
+        except OSError:
+            return []
+        lists = [found.stdout]
+    return [int(child) for some in lists for child in some.split()]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
 
+from descend.optim.double_precision import as_double, for_double
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
@@ -129,7 +131,7 @@ class Totals:
         self.add("objective", losses.objective)
         for name, value in losses.metrics.items():
             if isinstance(value, Accumulated):
-                self._accumulate(name, {key: [part.detach().double()] for key, part in value.parts.items()})
+                self._accumulate(name, {key: [as_double(part.detach())] for key, part in value.parts.items()})
             else:
                 self.add(name, value)
 
@@ -241,6 +243,8 @@ def _on_cpu(value: torch.Tensor | float) -> bool:
 def _added(total: torch.Tensor | float, terms: Sequence[torch.Tensor | float]) -> torch.Tensor | float:
     """Terms added to a total one after the other, in float64; a plain number where nothing has to be waited for."""
     for term in terms:
+        if isinstance(term, torch.Tensor):
+            term = for_double(term)
         if isinstance(total, torch.Tensor) or not isinstance(term, torch.Tensor):
             total = total + term  # a total of float64 makes the sum one, whatever the term is
         else:

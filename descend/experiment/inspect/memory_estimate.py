@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from descend.errors import ConfigurationError
 from descend.graph import DataType
 from descend.graph.layer import shown
+from descend.machine import memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,8 +58,7 @@ def beyond_memory(plan: Plan, trains: bool, memory_bytes: int) -> list[str]:
 
 def machine_bytes() -> int:
     """Memory of this machine, or the limit of this process' container if that is less, in bytes."""
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([installed, *_limits(_LIMITS)])
+    return min([memory_bytes(), *_limits(_LIMITS)])
 
 
 def _limits(files: Sequence[str]) -> list[int]:

@@ -50,7 +50,8 @@ class DataReader:
         self.sample_dims = dataset.get_sample_dims()
         self._queued: deque[AsyncResult[Any]] = deque()
         # A fork of a process with threads of torch may hang, and a fresh one imports the data set's module alone.
-        context = multiprocessing.get_context("forkserver")
+        how = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        context = multiprocessing.get_context(how)
         self._pool = context.Pool(num_procs, _begin, (dataset,))
 
     def queue_samples(self, indices: Iterable[int]) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from descend.optim.double_precision import has_double
 from descend.optim.engine.lockstep import lockstep
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
 from descend.optim.engine.plain import as_written, column_mean, norm, row_mean, total, update
@@ -69,6 +70,7 @@ def step_batched(tasks: Sequence[TensorUpdate]) -> list[TensorUpdate]:
 def _can_be_stacked(task: TensorUpdate) -> bool:
     p = task.param
     plain = type(p) in PLAIN_TYPES and p.device.type != "cpu" and p.layout is torch.strided and p.numel() > 0
+    plain = plain and has_double(p.device)  # numbers of a stack lie beside it
     return plain and not is_sparse(task.gradient) and "noise" not in task.settings.rule.needs
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from descend.optim.double_precision import for_double, has_double
 from descend.optim.engine.noise import noise_for
 from descend.optim.engine.step_inputs import is_sparse, local, named_entries, rows_of
 
@@ -102,7 +103,7 @@ def total(x: Tensor, whole: Tensor) -> Tensor:
         x: Elements of the tensor, those of this rank where it is distributed.
         whole: The weights as torch holds them, which know how they are distributed.
     """
-    sum_here = x.sum(dtype=torch.float64)
+    sum_here = for_double(x).sum(dtype=torch.float64)
     mesh = getattr(whole, "device_mesh", None)
     if mesh is not None:
         for dim, placement in enumerate(cast("Any", whole).placements):
@@ -114,7 +115,7 @@ def total(x: Tensor, whole: Tensor) -> Tensor:
 def norm(x: Tensor, whole: Tensor) -> Tensor:
     """Euclidean norm of x over one tensor, a float64 scalar; 0 for an empty tensor."""
     if not hasattr(whole, "device_mesh"):
-        return torch.linalg.vector_norm(x, dtype=torch.float64)
+        return torch.linalg.vector_norm(for_double(x), dtype=torch.float64)
     return total(x.to(torch.float64).square(), whole).sqrt()
 
 
@@ -163,6 +164,8 @@ def apply(task: TensorUpdate, seed: int) -> None:
         g, rows = g.values(), tuple(g.indices())
         s = s and s._replace(**{name: x[rows] for name, x in held.items()})
     p, settings = task.weights(rows), task.settings
+    if not p.ndim and not has_double(p.device):  # beside a number of float64 a tensor without dimensions becomes one
+        g, p, s = g.cpu(), p.cpu(), s and s._replace(**{name: x.cpu() for name, x in named_entries(s).items()})
     provided: dict[str, Callable[..., Any]] = {
         "norm": functools.partial(norm, whole=task.param),
         "total": functools.partial(total, whole=task.param),

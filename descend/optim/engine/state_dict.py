@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from descend.errors import RuleError
+from descend.optim.double_precision import home
 from descend.optim.engine.evaluation import averages
 from descend.optim.engine.settings import COMMON_KEYS, COUNTERS, group_rule, number, resolve, shown
 from descend.optim.engine.state_proxy import State, StateEntry
@@ -439,7 +440,9 @@ def _placed(entry: Mapping[str, Any], group: Mapping[str, Any], p: Tensor) -> di
         return {}
     placed: dict[str, Any] = {"step": torch.tensor(float(entry["step"]), dtype=torch.float64, device="cpu")}
     for name, like in named_entries(template(group_rule(group, "saved group"), p)).items():
-        placed[name] = distribute_like(entry[name].detach(), like).to(device=p.device, dtype=like.dtype, copy=True)
+        placed[name] = distribute_like(entry[name].detach(), like).to(
+            device=home(like.dtype, p), dtype=like.dtype, copy=True
+        )
     if p.dtype in LOW_PRECISION:
         master = distribute_like(entry.get("master", p.detach()), p)
         placed["master"] = master.to(device=p.device, dtype=torch.float32, copy=True)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from descend.optim.double_precision import number
 from descend.optim.rules.base import Rule, check_fraction, check_nonnegative, quotient
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class HypergradientAdam(Rule):
     def init(self, p: Tensor) -> HypergradientAdamState:
         """Zeros: the first update moves at the given rate."""
         zeros = torch.zeros_like
-        return HypergradientAdamState(zeros(p), zeros(p), zeros(p), p.new_zeros((), dtype=torch.float64))
+        return HypergradientAdamState(zeros(p), zeros(p), zeros(p), number(p))
 
     def update(
         self,

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import torch
 
 from descend.errors import RuleError
+from descend.optim.double_precision import number
 from descend.optim.rules.base import Rule, check_choice, check_fraction, check_nonnegative
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class LARS(Rule):
     def init(self, p: Tensor) -> LARSState:
         """A buffer of zeros when there is momentum, and no rate before."""
         b = torch.zeros_like(p) if self.momentum else None
-        return LARSState(b, p.new_zeros((), dtype=torch.float64) if self.momentum_correction else None)
+        return LARSState(b, number(p) if self.momentum_correction else None)
 
     def update(
         self,

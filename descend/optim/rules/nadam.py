@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from descend.optim.double_precision import number
 from descend.optim.rules.base import Rule, check_fraction, check_nonnegative, quotient
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Nadam(Rule):
 
     def init(self, p: Tensor) -> NadamState:
         """Zero moments and a product of 1."""
-        return NadamState(torch.zeros_like(p), torch.zeros_like(p), p.new_ones((), dtype=torch.float64))
+        return NadamState(torch.zeros_like(p), torch.zeros_like(p), number(p, 1.0))
 
     def direction(self, g: Tensor, s: NadamState, t: Tensor) -> tuple[Tensor, NadamState]:
         """One step of the equations above."""

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import torch
 
 from descend.errors import RuleError
+from descend.optim.double_precision import number
 from descend.optim.rules.base import Rule, check_fraction, check_nonnegative, quotient
 
 if TYPE_CHECKING:
@@ -46,9 +47,7 @@ class ScheduleFreeState(NamedTuple):
 
 
 def _init(p: Tensor, v: Tensor | None) -> ScheduleFreeState:
-    return ScheduleFreeState(
-        p.detach().clone(), v, p.new_zeros((), dtype=torch.float64), p.new_zeros((), dtype=torch.float64)
-    )
+    return ScheduleFreeState(p.detach().clone(), v, number(p), number(p))
 
 
 def _move(

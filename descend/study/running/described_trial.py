@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import platform
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -85,7 +86,7 @@ class DescribedTrial:
         task = _opened(json.dumps(dict(self.plain)), json.dumps(workload))
         if self.data and not workload and _fingerprint(json.dumps(dict(self.plain))) != self.data:
             raise DataError(
-                f"{os.uname().nodename}: workload '{study.workload}' has other data here than where the study was "
+                f"{platform.node()}: workload '{study.workload}' has other data here than where the study was "
                 "started: give all nodes the same files"
             )
         return task
@@ -95,7 +96,7 @@ class DescribedTrial:
             os.chdir(self.folder)
         except OSError as error:
             raise ConfigurationError(
-                f"{os.uname().nodename}: {self.folder}, where the study was started, cannot be entered: "
+                f"{platform.node()}: {self.folder}, where the study was started, cannot be entered: "
                 f"{error.strerror}; start it in a directory of a file system that all nodes share"
             ) from error
         if self.folder not in sys.path:

@@ -14,6 +14,7 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,8 @@ def can_fork(task: StudyTask) -> str | None:
     """Why these trials cannot run in forks of this process; None if they can."""
     if "fork" not in multiprocessing.get_all_start_methods():
         return "this system has no forks"
+    if sys.platform == "darwin":
+        return "a fork is not safe on macOS, whose libraries have threads"
     if cores() < 2:
         return "there is one processor"
     used = task.device not in (None, "cpu") or torch.cuda.is_initialized()

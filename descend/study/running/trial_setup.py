@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError
 from descend.filenames import escape
+from descend.machine import memory_bytes
 from descend.study.design.needs import Needs
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def trials_on_this_machine(needs: Needs, processors: int) -> int:
     Raises:
         ConfigurationError: it has too little memory or too few GPUs for one.
     """
-    memory, gpus = _memory_bytes(), _gpus() if needs.gpus else 0
+    memory, gpus = memory_bytes(), _gpus() if needs.gpus else 0
     problems: list[str] = []
     if needs.all_gpus > gpus:
         has = f"has {gpus}" if gpus else "has none that torch can use"
@@ -126,10 +126,6 @@ def trials_on_this_machine(needs: Needs, processors: int) -> int:
     if problems:
         raise ConfigurationError(problems)
     return max(1, needs.trials_on(processors, memory, gpus))
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _gpus() -> int:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, final
 import torch
 
 from descend.data.batch_iterable import BatchIterable
+from descend.optim.double_precision import as_double
 from descend.torch_private import run_backward
 from descend.train.memory import out_of_memory
 from descend.train.micro_batch import MicroBatch, split_into_micro_batches
@@ -283,7 +284,8 @@ def summed(ratios: Sequence[Ratio]) -> torch.Tensor:
     """(2,) float64, numerators and denominators added up."""
     numerator = sum((ratio.numerator for ratio in ratios), torch.zeros(()))
     denominator = torch.as_tensor(sum(ratio.denominator for ratio in ratios), dtype=torch.float64)
-    return torch.stack([numerator.double(), denominator.to(numerator.device)])
+    numerator = as_double(numerator)
+    return torch.stack([numerator, denominator.to(numerator.device)])
 
 
 def divide(parameters: Mapping[str, torch.Tensor], divisor: torch.Tensor | float) -> None:

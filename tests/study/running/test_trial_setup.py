@@ -19,7 +19,7 @@ def study(**fields):
 @pytest.fixture
 def machine(monkeypatch):
     """One with 4 GiB and 2 GPUs."""
-    monkeypatch.setattr(trial_setup, "_memory_bytes", lambda: 4 * 2**30)
+    monkeypatch.setattr(trial_setup, "memory_bytes", lambda: 4 * 2**30)
     monkeypatch.setattr(trial_setup, "_gpus", lambda: 2)
 
 
@@ -42,7 +42,7 @@ def test_too_little_of_what_cannot_be_shared_is_refused_at_once():
 
 def test_the_memory_of_this_machine_is_that_of_the_system():
     total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
-    assert trial_setup._memory_bytes() == pytest.approx(int(total.split()[1]) * 1024, rel=0.01)
+    assert trial_setup.memory_bytes() == pytest.approx(int(total.split()[1]) * 1024, rel=0.01)
 
 
 def test_checkpoints_need_a_directory(tmp_path, monkeypatch):

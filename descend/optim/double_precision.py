@@ -1,0 +1,49 @@
+"""The numbers of an update are in float64, which some devices do not have, such as Apple's GPUs (MPS).
+
+What is one number for a tensor then lies on the host; torch takes such a number beside tensors of any device.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+__all__ = ["as_double", "for_double", "has_double", "home", "number"]
+
+
+def has_double(device: torch.device) -> bool:
+    """Whether tensors on a device may be in float64."""
+    return device.type in ("cpu", "cuda", "meta") or _takes_double(device)
+
+
+@functools.cache
+def _takes_double(device: torch.device) -> bool:
+    try:
+        torch.empty(0, dtype=torch.float64, device=device)
+    except (TypeError, RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+def for_double(x: Tensor) -> Tensor:
+    """A tensor where float64 can be computed: itself, or a copy on the host."""
+    return x if has_double(x.device) else x.cpu()
+
+
+def as_double(x: Tensor) -> Tensor:
+    """A tensor in float64, on its device or on the host."""
+    return for_double(x).double()
+
+
+def home(dtype: torch.dtype, p: Tensor) -> torch.device:
+    """The device of an entry of the state of a tensor."""
+    return p.device if dtype != torch.float64 or has_double(p.device) else torch.device("cpu")
+
+
+def number(p: Tensor, value: float = 0.0) -> Tensor:
+    """One float64 number of the state of a tensor: on its device, or on the host where that has no float64."""
+    if has_double(p.device):
+        return p.new_full((), value, dtype=torch.float64)
+    return torch.full((), value, dtype=torch.float64, device="cpu")

@@ -1,0 +1,91 @@
+"""What a person does on the first day needs nothing that only Linux has; tests/other_system hides that."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+FIRST_DAY = """
+import functools
+import json
+import sys
+import urllib.request
+from pathlib import Path
+import numpy as np
+import torch
+from PIL import Image
+import descend
+from descend.view.server import ViewServer
+from descend.view.subjects import subjects
+
+
+def build():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Dropout(0.2), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+
+
+def fit(folder, **options):
+    adamw = functools.partial(descend.optim.AdamW, lr=0.02)
+    return descend.fit(build(), "cross_entropy", {"train": "train.csv", "validation": "valid.csv"}, targets=["kind"],
+                       metrics=["accuracy"], optimizer=adamw, batch_size=16, micro_batch_size=6, workers=2,
+                       callbacks=[descend.Checkpoint(every_epochs=1)], run_dir=folder, resume=True, **options)
+
+
+def main():
+    assert sys.platform == "darwin"
+    x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
+    for name, part in (("train", x[:160]), ("valid", x[160:])):
+        lines = [f"{a},{b},{'up' if a + b > 0 else 'down'}" for a, b in part.tolist()]
+        Path(name + ".csv").write_text("a,b,kind\\n" + "\\n".join(lines))
+    assert len(descend.data.read("train.csv")) == 160
+    for name in ("cat", "dog"):
+        Path("pictures", name).mkdir(parents=True)
+        for number in range(5):
+            Image.new("L", (8, 8), 20 * number).save(f"pictures/{name}/{number}.png")
+    pictures = descend.data.read("pictures")
+    assert pictures.read(np.arange(10))["image"].shape[0] == 10  # by threads
+    whole = fit("whole", stop=descend.Epochs(4))
+    fit("parts", stop=descend.Epochs(2))
+    parts = fit("parts", stop=descend.Epochs(4))
+    assert parts.steps == whole.steps == 40
+    for a, b in zip(*(torch.load(f"{name}.pt") for name in saved(whole, parts)), strict=True):
+        assert torch.equal(a, b)
+    assert whole.history[-1]["accuracy"] > 0.8
+    found = descend.compare(build, "cross_entropy", {"train": "train.csv", "validation": "valid.csv"}, targets=["kind"],
+                            arms=["nesterov", "AdamW"], batch_size=32, steps=20, trials=4, seeds=2, directory="study")
+    print(found)
+    with ViewServer(subjects([Path("whole"), Path("study")])) as server:
+        import threading
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert b"<html" in urllib.request.urlopen(server.url).read()
+        server.shutdown()
+
+
+def saved(*results):
+    for number, result in enumerate(results):
+        torch.save([weights for _, weights in sorted(result.weights.items())], f"{number}.pt")
+        yield number
+
+
+if __name__ == "__main__":
+    main()
+"""
+COMMANDS = ["demo --run-dir demo", "report whole", "report study", "data train.csv"]
+
+
+@pytest.mark.slow(seconds=90)
+@pytest.mark.parametrize("system", ["macos", "least"])
+def test_the_first_day(system, tmp_path):
+    (tmp_path / "day.py").write_text(FIRST_DAY)
+    path = os.pathsep.join([str(TESTS / "other_system"), str(TESTS.parent)])
+    environment = {**os.environ, "PYTHONPATH": path, "OTHER_SYSTEM": system}
+    commands = COMMANDS if system == "macos" else COMMANDS[1:2]
+    for words in (["day.py"], *(["-m", "descend", *command.split()] for command in commands)):
+        command = [sys.executable, *words]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{words}: {done.stderr[-3000:]}"
+    assert "<svg" in (tmp_path / "whole/report.html").read_text()
