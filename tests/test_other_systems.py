@@ -78,6 +78,7 @@ COMMANDS = ["demo --run-dir demo", "report whole", "report study", "data train.c
 
 
 @pytest.mark.slow(seconds=90)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("system", ["macos", "least"])
 def test_the_first_day(system, tmp_path):
     (tmp_path / "day.py").write_text(FIRST_DAY)

@@ -62,10 +62,10 @@ def extras():
 
 def test_nothing_says_to_install_the_package_by_a_name_that_no_registry_has():
     """An extra of the package is had from a clone alone; what is missing is called by the name of its library."""
-    told = re.compile(r"descend\[[a-z]+[],]|\bpip install[^`\n]*(?<![\w./])descend(?![\w./-])")
+    asked = re.compile(r"descend\[[a-z]+[],]|\bpip install[^`\n]*(?<![\w./])descend(?![\w./-])")
     files = [path for folder in ("descend", "docs", "examples", "tests") for path in (ROOT / folder).rglob("*")]
     texts = [path for path in [*files, *ROOT.glob("*.md")] if path.suffix in (".py", ".md", ".ipynb", ".html")]
-    found = {str(path.relative_to(ROOT)) for path in texts if told.search(path.read_text(errors="replace"))}
+    found = {str(path.relative_to(ROOT)) for path in texts if asked.search(path.read_text(errors="replace"))}
     assert found - {"CHANGELOG.md", "tests/test_packaging.py"} == set()  # what was, and the pattern above
 
 

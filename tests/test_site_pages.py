@@ -101,6 +101,7 @@ def first_block(text):
 
 
 @pytest.mark.slow(seconds=90)
+@pytest.mark.timeout(1200)
 @needs_linux
 def test_the_first_block_of_a_page_needs_what_the_page_said_to_install_before_it(tmp_path):
     """Beside what the package itself requires. Pages that are about another library are left out."""

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from descend.arguments import shown
 from descend.display import printable
+from descend.double_precision import as_double
 from descend.errors import ConfigurationError, nearest
 from descend.experiment.accumulated_metrics import (
     AccumulatedMetric,
@@ -28,7 +29,6 @@ from descend.experiment.accumulated_metrics import (
     is_torchmetric,
 )
 from descend.experiment.losses import NAMED, FunctionLoss, Loss, TorchLoss, loss_of
-from descend.optim.double_precision import as_double
 
 if TYPE_CHECKING:
     from collections.abc import Callable

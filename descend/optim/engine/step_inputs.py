@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from descend.double_precision import home
 from descend.errors import RuleError, Unsupported
-from descend.optim.double_precision import home
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -142,7 +142,7 @@ def move_state(entry: Entry, rule: Rule, p: Tensor) -> None:
     kinds = {name: value.dtype for name, value in named_entries(template(rule, p)).items()}
     for name, value in entry.items():
         if name in kinds or name == "master":
-            dtype = kinds.get(name, value.dtype)
+            dtype = kinds.get(name) or value.dtype
             entry[name] = value.to(device=home(dtype, p), dtype=dtype)
     if p.dtype in LOW_PRECISION and "master" not in entry:
         entry["master"] = p.detach().to(torch.float32)

@@ -5,10 +5,12 @@ What is one number for a tensor then lies on the host; torch takes such a number
 
 from __future__ import annotations
 
-import functools
+from functools import cache
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 __all__ = ["as_double", "for_double", "has_double", "home", "number"]
 
@@ -18,11 +20,13 @@ def has_double(device: torch.device) -> bool:
     return device.type in ("cpu", "cuda", "meta") or _takes_double(device)
 
 
-@functools.cache
+@cache
 def _takes_double(device: torch.device) -> bool:
+    import torch
+
     try:
         torch.empty(0, dtype=torch.float64, device=device)
-    except (TypeError, RuntimeError, NotImplementedError):
+    except (TypeError, RuntimeError):
         return False
     return True
 
@@ -39,11 +43,15 @@ def as_double(x: Tensor) -> Tensor:
 
 def home(dtype: torch.dtype, p: Tensor) -> torch.device:
     """The device of an entry of the state of a tensor."""
+    import torch
+
     return p.device if dtype != torch.float64 or has_double(p.device) else torch.device("cpu")
 
 
 def number(p: Tensor, value: float = 0.0) -> Tensor:
     """One float64 number of the state of a tensor: on its device, or on the host where that has no float64."""
+    import torch
+
     if has_double(p.device):
         return p.new_full((), value, dtype=torch.float64)
     return torch.full((), value, dtype=torch.float64, device="cpu")

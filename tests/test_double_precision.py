@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parent
 
 START = """
 import functools, sys
@@ -86,6 +86,7 @@ with OnSingle():
 
 
 @pytest.mark.slow(seconds=30)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("code", [REFUSES, STEPS, EVALUATED], ids=["the stand-in", "steps", "evaluation"])
 def test_without_double_precision(code, tmp_path):
     command = [sys.executable, "-c", START + code, str(TESTS)]
