@@ -30,7 +30,7 @@ def trained(steps: int, rate: float, **options: object) -> float:
     return result.history[-1]["objective"]
 
 
-def main(steps: int = 50) -> tuple[float, float]:
+def main(steps: int = 15) -> tuple[float, float]:
     # LBANN's bound on a step, 0.001, is tight; without it the damping alone limits the step.
     kfac = descend.KFAC(damping_act=0.03, damping_err=0.03, use_pi=True, gradient_bound=math.inf)
     losses = trained(steps, 0.1), trained(steps, 0.02, algorithm=kfac)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from system_needs import needs_linux
 
 TESTS = Path(__file__).parent
 
@@ -90,3 +91,44 @@ def test_the_first_day(system, tmp_path):
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{words}: {done.stderr[-3000:]}"
     assert "<svg" in (tmp_path / "whole/report.html").read_text()
+
+
+WITHOUT_OPENMP = """
+import functools, torch, warnings, descend.optim
+from descend.optim.compiler import cache
+
+cache.PATIENCE_SECONDS = 0.0
+
+def trained(runner):
+    draw = torch.Generator().manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(5000, generator=draw)) for _ in range(3)]
+    optimizer = descend.optim.AdamW(params, lr=0.1, runner=runner)
+    for step in range(60):
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=draw)
+        optimizer.step()
+        if runner == "auto":
+            import time
+            time.sleep(0.05)
+    return params
+
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    for found, wanted in zip(trained("auto"), trained("blocks"), strict=True):
+        assert torch.equal(found, wanted)
+(line,) = {str(one.message) for one in said if "compil" in str(one.message)}
+assert "compiling a kernel failed (no OpenMP here); this optimizer runs eagerly" in line, line
+"""
+
+
+@pytest.mark.slow
+@needs_linux
+def test_a_compiler_without_openmp_leaves_optimizers_eager(tmp_path):
+    """As clang without its library: it refuses the flag, with one line, and the weights are the same."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\ncase $* in *-fopenmp*) cat >/dev/null; echo no OpenMP here >&2; exit 1;; esac\n")
+    compiler.chmod(0o755)
+    environment = {**os.environ, "CXX": str(compiler), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", WITHOUT_OPENMP]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
