@@ -144,10 +144,10 @@ def test_the_share_of_modules_with_a_twin(tmp_path):
 IMPORTS = {
     "a/x": "from descend.a.y import f\nimport torch\n",
     "a/y": "def f():\n    from descend.a import z\n",
-    "a/z": "import importlib\nimportlib.import_module('descend.a.x')\n",
+    "a/z": "import importlib\n_X = 'descend.a.x'\n\ndef f():\n    importlib.import_module(_X)\n",
     "a/__init__": "",
     "b": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from descend.c import C\n",
-    "c": "import descend.b\n",
+    "c": "import importlib\nimportlib.import_module('descend.b')\n",
     "d": "import descend.d\n",
 }
 

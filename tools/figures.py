@@ -396,6 +396,7 @@ def imports(house: House, *, typing: bool = False, by_string: bool = True) -> di
 
 def _imported(module: Module, known: dict[str, Module], typing: bool, by_string: bool) -> set[str]:
     found: set[str] = set()
+    constants = _text_constants(module.tree)
     for node in module.nodes:
         if node in module.typing_nodes and not typing:
             continue
@@ -406,7 +407,19 @@ def _imported(module: Module, known: dict[str, Module], typing: bool, by_string:
             found |= {name if name in known else node.module for name in below}
         elif by_string and isinstance(node, ast.Call) and _last_name(node.func) in ("import_module", "__import__"):
             found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)}
+            found |= {constants[arg.id] for arg in node.args if isinstance(arg, ast.Name) and arg.id in constants}
     return found & set(known)
+
+
+def _text_constants(tree: ast.Module) -> dict[str, str]:
+    """Names at the top of a module that stand for a text."""
+    return {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
 
 
 def _last_name(function: ast.expr) -> str:
