@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from descend.optim.optimizer import Optimizer
 
 __all__ = [
+    "ADOPT",
     "DCASGD",
     "FTML",
     "FTRL",
@@ -33,6 +34,7 @@ __all__ = [
     "SGD",
     "SGLD",
     "SOAP",
+    "AdEMAMix",
     "AdaBelief",
     "AdaDelta",
     "AdaGrad",
@@ -40,6 +42,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "Adan",
     "GroupAdaGrad",
     "HypergradientAdam",
     "Lion",
@@ -73,6 +76,9 @@ AdaDelta = _named(rules.AdaDelta)
 Adam = _named(rules.Adam)
 AdamW = _named(rules.AdamW)
 AdaBelief = _named(rules.AdaBelief)
+AdEMAMix = _named(rules.AdEMAMix)
+ADOPT = _named(rules.ADOPT)
+Adan = _named(rules.Adan)
 Adamax = _named(rules.Adamax)
 Nadam = _named(rules.Nadam)
 HypergradientAdam = _named(rules.HypergradientAdam)

@@ -12,6 +12,9 @@ from descend.optim.rules.adafactor import Adafactor
 from descend.optim.rules.adagrad import AdaGrad, GroupAdaGrad
 from descend.optim.rules.adam import Adam, AdamW
 from descend.optim.rules.adamax import Adamax
+from descend.optim.rules.adan import Adan
+from descend.optim.rules.ademamix import AdEMAMix
+from descend.optim.rules.adopt import ADOPT
 from descend.optim.rules.base import Rule
 from descend.optim.rules.dcasgd import DCASGD
 from descend.optim.rules.ftml import FTML
@@ -33,6 +36,7 @@ from descend.optim.rules.signum import SignSGD, Signum
 from descend.optim.rules.soap import SOAP
 
 __all__ = [
+    "ADOPT",
     "ALL_RULES",
     "DCASGD",
     "FTML",
@@ -46,6 +50,7 @@ __all__ = [
     "SGD",
     "SGLD",
     "SOAP",
+    "AdEMAMix",
     "AdaBelief",
     "AdaDelta",
     "AdaGrad",
@@ -53,6 +58,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "Adan",
     "GroupAdaGrad",
     "HypergradientAdam",
     "Lion",
@@ -99,6 +105,12 @@ ALL_RULES: tuple[Rule, ...] = (
     AdaBelief(eps=1e-8),
     AdaBelief(eps=1e-6, eps_at="uncorrected"),
     AdaBelief(eps=1e-8, bias_correction=False),
+    AdEMAMix(),
+    AdEMAMix(beta1=0.0, alpha_warmup=10, beta3_warmup=6, eps=0.0),
+    ADOPT(),
+    ADOPT(clip=False, decoupled=True),
+    Adan(),
+    Adan(proximal=False, eps=0.0),
     Adamax(),
     Adamax(eps=0.0),
     Adamax(eps_inside=True),
