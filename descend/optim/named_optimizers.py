@@ -30,6 +30,7 @@ __all__ = [
     "LANS",
     "LARS",
     "LBSGD",
+    "MARS",
     "NAG",
     "SGD",
     "SGLD",
@@ -85,6 +86,7 @@ HypergradientAdam = _named(rules.HypergradientAdam)
 SignSGD = _named(rules.SignSGD)
 Signum = _named(rules.Signum)
 Lion = _named(rules.Lion)
+MARS = _named(rules.MARS)
 LARS = _named(rules.LARS)
 LBSGD = _named(rules.LBSGD)
 LAMB = _named(rules.LAMB)

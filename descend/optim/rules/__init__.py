@@ -25,6 +25,7 @@ from descend.optim.rules.lans import LANS
 from descend.optim.rules.lars import LARS
 from descend.optim.rules.lbsgd import LBSGD
 from descend.optim.rules.lion import Lion
+from descend.optim.rules.mars import MARS
 from descend.optim.rules.muon import Muon
 from descend.optim.rules.nadam import Nadam
 from descend.optim.rules.rmsprop import RMSProp
@@ -45,6 +46,7 @@ __all__ = [
     "LANS",
     "LARS",
     "LBSGD",
+    "MARS",
     "NAG",
     "RULES",
     "SGD",
@@ -121,6 +123,9 @@ ALL_RULES: tuple[Rule, ...] = (
     Signum(),
     Signum(wd_lh=0.1),
     Lion(),
+    MARS(),
+    MARS(gamma=0.1, amsgrad=True),
+    MARS(base="lion"),
     LARS(),
     LARS(momentum=0.0),
     LARS(rate_inside=False, nesterov=True, dampening=0.2, ratio_of="sum"),

@@ -32,7 +32,7 @@ __all__ = ["Adan", "AdanState"]
 
 
 class AdanState(NamedTuple):
-    """What Adan remembers of a tensor; all entries are shaped like it."""
+    """The state of Adan for a tensor; all entries are shaped like it."""
 
     m: Tensor  # running mean of g
     n: Tensor  # running mean of the difference of gradients

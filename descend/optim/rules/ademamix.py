@@ -34,7 +34,7 @@ __all__ = ["AdEMAMix", "AdEMAMixState"]
 
 
 class AdEMAMixState(NamedTuple):
-    """What AdEMAMix remembers of a tensor; all entries are shaped like it."""
+    """The state of AdEMAMix for a tensor; all entries are shaped like it."""
 
     m: Tensor  # fast running mean of g
     n: Tensor  # slow running mean of g

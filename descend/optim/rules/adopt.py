@@ -31,7 +31,7 @@ __all__ = ["ADOPT", "ADOPTState"]
 
 
 class ADOPTState(NamedTuple):
-    """What ADOPT remembers of a tensor; both entries are shaped like it."""
+    """The state of ADOPT for a tensor; both entries are shaped like it."""
 
     m: Tensor  # running mean of u
     v: Tensor  # running mean of g²
@@ -47,7 +47,7 @@ class ADOPT(Rule):
         eps: ε, the least √v, above 0.
         clip: Whether u is bounded by (t − 1)^¼.
         decoupled: Whether the decay acts on the weights; False adds it to the gradient, as the authors' code does
-            unless told otherwise.
+            by default.
 
     Raises:
         RuleError: a number is out of range.

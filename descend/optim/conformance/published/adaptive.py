@@ -165,6 +165,24 @@ def _adan(h: Constants, w: Array) -> Step:
     return step
 
 
+def _mars(h: Constants, w: Array) -> Step:
+    m, v, top, last = zeros(w, 4)
+
+    def step(w: Array, g: Array, t: int, lr: float, decay: float) -> Array:
+        first = 0.0 if t == 1 and not h["first_difference"] else 1.0
+        c = g + first * h["gamma"] * h["beta1"] / (1 - h["beta1"]) * (g - last)
+        last[...] = g
+        size = float(np.sqrt((c**2).sum()))
+        c = c / size if h["clip"] and size > 1 else c
+        m[...] = h["beta1"] * m + (1 - h["beta1"]) * c
+        v[...] = h["beta2"] * v + (1 - h["beta2"]) * c**2
+        top[...] = np.maximum(top, v)
+        d = np.sign(m) if h["base"] == "lion" else adam_direction(m, top if h["amsgrad"] else v, h, t)
+        return w - lr * (d + decay * w)
+
+    return step
+
+
 def _adagrad(h: Constants, w: Array) -> Step:
     total = np.full_like(w, h["initial"])
 
@@ -339,6 +357,24 @@ ADAPTIVE: tuple[Published, ...] = (
         },
         {"decay before the update": {"proximal": False}},
         {"the first difference is the first gradient": {"first_difference": True}},
+    ),
+    Published(
+        "MARS",
+        "Yuan et al. 2024, Algorithms 1 to 3",
+        _mars,
+        {
+            "beta1": 0.95,
+            "beta2": 0.99,
+            "eps": 1e-8,
+            "gamma": 0.025,
+            "base": "adamw",
+            "amsgrad": False,
+            "clip": True,
+            "first_difference": True,
+            **_OWN,
+        },
+        {"on Lion": {"base": "lion"}, "no clip": {"clip": False}},
+        {"no difference at the first update": {"first_difference": False}},
     ),
     Published(
         "Adamax",
