@@ -25,7 +25,7 @@ CUDA_PYTHON ?= $(BIN)/python
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help fresh newcomer cuda demo test test-slow test-oldest lint types figures drawings coverage mutants docs docs-look pages schema check clean
+.PHONY: help fresh newcomer cuda demo test test-changed test-slow test-oldest lint types figures drawings coverage mutants docs docs-look pages schema check clean
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
@@ -68,6 +68,13 @@ COMPILER ?= yes no
 fresh:
 	@$(if $(filter yes,$(COMPILER)),$(PYTHON) tools/fresh.py)
 	@$(if $(filter no,$(COMPILER)),$(PYTHON) tools/fresh.py --no-compiler)
+
+# The mirrored tests of what differs from BASE, and of what imports that.
+BASE ?= HEAD
+test-changed: $(VENV)/tools
+	@tests=$$($(BIN)/python tools/changed_tests.py --base $(BASE)); \
+	if [ -z "$$tests" ]; then echo "no module with a test differs from $(BASE)"; else \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $$tests; fi
 
 # Slow tests wait for processes most of the time, so there are more of them at once than a small machine has cores.
 test-slow: $(VENV)/tools

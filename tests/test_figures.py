@@ -19,7 +19,7 @@ def house(folder, files):
 
 def test_each_bound_and_ratchet_is_one_of_a_figure():
     kept = tomllib.loads(figures.BOUNDS.read_text())
-    assert {*kept["bounds"], *kept["ratchets"]} <= {*figures.FIGURES}
+    assert {*kept["bounds"], *kept["ratchets"]} <= {*figures.FIGURES, *figures.PATHS}
 
 
 def test_members_are_fields_attributes_and_methods():
@@ -141,13 +141,52 @@ def test_the_share_of_modules_with_a_twin(tmp_path):
     assert (found.count, found.offenders) == (60.0, ["descend/d.py: 61 lines", "descend/e.py: 61 lines"])
 
 
+def test_summaries_that_are_no_sentence_are_found_wherever_they_stand(tmp_path):
+    made = house(
+        tmp_path,
+        {"a": '"""What it is."""\ndef f():\n    """Of all."""\n\nclass C:\n    """Whatever, a class."""\n'},
+    )
+    assert figures.odd_summaries(made).offenders == ["descend/a.py:1 What it is.", "descend/a.py:2 Of all."]
+
+
+def test_a_name_is_bare_in_locals_arguments_and_functions_and_not_within_another(tmp_path):
+    made = house(tmp_path, {"a": "def _found(given):\n    for one in given:\n        found_rows = one\n"})
+    assert [place.split()[1] for place in figures.bare_names(made).offenders] == ["_found", "given", "one"]
+
+
+def test_messages_that_end_in_is_and_a_value_are_found_across_lines(tmp_path):
+    made = house(
+        tmp_path, {"a": "x = f'lr must be >= 0 and is {y}'\nz = (f'it must '\n f'be and is {y!r}.')\nw = f'got {y}'\n"}
+    )
+    assert figures.odd_errors(made).count == 2
+
+
+def test_private_nouns_count_in_the_engine_alone(tmp_path):
+    text = "def look_of(x):\n    return x  # a text\n\ncontext = 1\n"
+    made = house(tmp_path, {"optim/engine/a": text, "data/a": text})
+    assert figures.private_nouns(made).count == 2
+
+
+def test_size_and_spread(tmp_path):
+    made = house(
+        tmp_path, {"__init__": "", "a": "from descend.b import c\n", "b/c": "x = 1\n", "d": "import descend.a\n"}
+    )
+    assert figures.package_files(made).count == 4
+    assert figures.package_lines(made).count == 3
+    assert figures.top_modules(made).count == 3
+    assert figures.with_one_importer(made).offenders == [
+        "descend/a.py <- descend.d",
+        "descend/b/c.py <- descend.a",
+    ]
+
+
 IMPORTS = {
     "a/x": "from descend.a.y import f\nimport torch\n",
     "a/y": "def f():\n    from descend.a import z\n",
-    "a/z": "import importlib\nimportlib.import_module('descend.a.x')\n",
+    "a/z": "import importlib\n_X = 'descend.a.x'\n\ndef f():\n    importlib.import_module(_X)\n",
     "a/__init__": "",
     "b": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from descend.c import C\n",
-    "c": "import descend.b\n",
+    "c": "import importlib\nimportlib.import_module('descend.b')\n",
     "d": "import descend.d\n",
 }
 
@@ -205,13 +244,20 @@ def test_ratchets_only_fall_and_leave_with_their_need(tmp_path):
     assert kept.read_text() == f"{head}a = 3\ntwin_tests = 70.5\nc = 2\n"
 
 
+def test_a_ratchet_that_was_not_measured_stays(tmp_path):
+    kept = tmp_path / "figures.toml"
+    kept.write_text("[bounds]\na = 0\n\n[ratchets]\na = 5\nfiles_of_fit = 9\n")
+    figures.lower([line("a", 3, 0, 5)], kept)
+    assert tomllib.loads(kept.read_text())["ratchets"] == {"a": 3, "files_of_fit": 9}
+
+
 def test_the_command_ends_with_1_where_a_figure_is_over(tmp_path, monkeypatch, capsys):
     kept = tmp_path / "figures.toml"
-    monkeypatch.setattr(figures, "measured", lambda house: [line("homonyms", 3, 0, 3)])
+    monkeypatch.setattr(figures, "measured", lambda house, paths: [line("homonyms", 3, 0, 3)])
     monkeypatch.setattr(figures, "BOUNDS", kept)
     assert figures.main([]) == 0
     assert figures.main(["--strict"]) == 1
-    monkeypatch.setattr(figures, "measured", lambda house: [line("homonyms", 4, 0, 3)])
+    monkeypatch.setattr(figures, "measured", lambda house, paths: [line("homonyms", 4, 0, 3)])
     assert figures.main([]) == 1
     assert "OVER" in capsys.readouterr().out
 

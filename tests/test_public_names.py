@@ -6,6 +6,7 @@ import pkgutil
 import pytest
 
 import descend
+from tools.public_names import differences
 
 ROOMS = [
     "errors",
@@ -33,6 +34,11 @@ def test_a_room_lists_what_it_offers(room):
 
 def test_every_public_name_can_be_fetched():
     assert [name for name in dir(descend) if not hasattr(descend, name)] == []
+
+
+def test_public_names_and_their_arguments_change_on_purpose():
+    """`python -m tools.public_names --write` writes the file again, and the changelog says what users meet."""
+    assert differences() == []
 
 
 def test_names_that_the_documents_use_are_public():

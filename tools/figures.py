@@ -1,9 +1,12 @@
 """Figures of the code's structure, each with a bound: python tools/figures.py [--verbose] [--strict] [--lower]
 
+    python tools/figures.py --paths    # those of runs as well
+
 A figure counts places that make the code harder to read: classes with too many members, long functions, names that
 mean two things, and so on (`FIGURES` lists them). Bounds and ratchets stand in `figures.toml`. A ratchet is what a
 figure may reach until it is within its bound; it only falls, and `--lower` sets each to what is measured. Only the
-standard library is used, and no module of the package is imported.
+standard library is used, and no module of the package is imported, but for `--paths`: it runs training and studies and
+counts the files and calls on the way (`tools/run_paths.py`), with the interpreter that runs this.
 
 Exit codes: 0 all figures within their bounds or ratchets, 1 a figure above.
 """
@@ -17,9 +20,11 @@ import sys
 import tomllib
 from collections import defaultdict
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -357,6 +362,134 @@ def _prose(text: str) -> Iterator[tuple[int, str]]:
             yield i, line
 
 
+# Language: docs of STYLE: a summary is a sentence, a name is a noun, an error has one grammar
+
+SUMMARY = re.compile(r"(What|Whose|Of|Those|That of|The same)\b")
+# Participles and pronouns that say nothing of the value that they name.
+BARE_NAMES = {
+    *("one", "found", "own", "given", "known", "held", "made", "kept", "taken", "seen", "shown", "said", "done"),
+    *("wanted", "needed", "asked", "listed", "named", "joined", "written", "counted", "gone"),
+}
+PRIVATE_NOUNS = re.compile(r"\b(texts?|looks?|looked|answers?|lanes?)\b")
+PLACES_OF_NOUNS = ("descend.optim.engine.", "descend.optim.compiler.")
+
+
+def odd_summaries(house: House) -> Figure:
+    """Docstrings that begin with What, Whose, Of, Those or The same."""
+    found: list[str] = []
+    for module in house.modules.values():
+        for node in module.nodes:
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node) or ""
+                if SUMMARY.match(text):
+                    line = getattr(node, "lineno", 1)
+                    found.append(f"{module.path}:{line} {text.splitlines()[0]}")
+    return Figure(len(found), found)
+
+
+def bare_names(house: House) -> Figure:
+    """Names that are a bare participle or pronoun."""
+    found: list[str] = []
+    for module in house.modules.values():
+        for node in module.nodes:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                name, line = node.id, node.lineno
+            elif isinstance(node, ast.arg):
+                name, line = node.arg, node.lineno
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                name, line = node.name, node.lineno
+            else:
+                continue
+            if name.strip("_") in BARE_NAMES:
+                found.append(f"{module.path}:{line} {name}")
+    return Figure(len(found), found)
+
+
+def odd_errors(house: House) -> Figure:
+    """Messages that say `and is Z` in the place of `got Z`."""
+    found: list[str] = []
+    for module in house.modules.values():
+        for node in module.nodes:
+            if isinstance(node, ast.JoinedStr):
+                for part, value in zip(node.values, node.values[1:], strict=False):
+                    text = part.value if isinstance(part, ast.Constant) else ""
+                    if isinstance(value, ast.FormattedValue) and re.search(r" and (is|are) $", str(text)):
+                        found.append(f"{module.path}:{node.lineno} {ast.unparse(node)[:90]}")
+    return Figure(len(found), found)
+
+
+def private_nouns(house: House) -> Figure:
+    """Private nouns (text, look, answers, lane) in engine and compiler."""
+    found: list[str] = []
+    for module in house.modules.values():
+        if module.name.startswith(PLACES_OF_NOUNS):
+            for i, line in enumerate(module.text.splitlines(), 1):
+                if PRIVATE_NOUNS.search(line.replace("_", " ")):
+                    found.append(f"{module.path}:{i} {line.strip()[:90]}")
+    return Figure(len(found), found)
+
+
+# Size and spread
+
+
+def package_lines(house: House) -> Figure:
+    """Lines of the package."""
+    return Figure(sum(module.lines for module in house.modules.values()))
+
+
+def package_files(house: House) -> Figure:
+    """Files of the package."""
+    return Figure(len(house.modules))
+
+
+def top_modules(house: House) -> Figure:
+    """Modules at the top of the package."""
+    found = [str(module.path) for module in house.modules.values() if len(module.path.parts) == 2]
+    return Figure(len(found), found)
+
+
+def with_one_importer(house: House) -> Figure:
+    """Files that exactly one other file imports."""
+    importers: defaultdict[str, list[str]] = defaultdict(list)
+    for name, others in imports(house).items():
+        for other in others:
+            importers[other].append(name)
+    single = {
+        name: users[0]
+        for name, users in sorted(importers.items())
+        if len(users) == 1 and house.modules[name].path.stem != "__init__"
+    }
+    return Figure(len(single), [f"{house.modules[name].path} <- {user}" for name, user in single.items()])
+
+
+def files_of_path(path: str) -> Callable[[House], Figure]:
+    """A figure of `tools/run_paths.py`: how many files have functions that run."""
+
+    def figure(house: House) -> Figure:
+        return Figure(run_path(path)["files"])
+
+    figure.__doc__ = f"Files whose functions run in the path {path!r}."
+    return figure
+
+
+def calls_of_step(path: str) -> Callable[[House], Figure]:
+    """A figure of `tools/run_paths.py`: how many functions of the package a step calls."""
+
+    def figure(house: House) -> Figure:
+        return Figure(run_path(path)["calls_per_step"])
+
+    figure.__doc__ = f"Calls per step in the path {path!r}."
+    return figure
+
+
+@cache
+def run_path(name: str) -> dict[str, int]:
+    """What a path gives, run in a process of its own with this interpreter, which needs the package."""
+    from tools.run_paths import measured as run
+
+    return run(name)
+
+
 # Tests at the mirrored path
 
 
@@ -396,6 +529,7 @@ def imports(house: House, *, typing: bool = False, by_string: bool = True) -> di
 
 def _imported(module: Module, known: dict[str, Module], typing: bool, by_string: bool) -> set[str]:
     found: set[str] = set()
+    constants = _text_constants(module.tree)
     for node in module.nodes:
         if node in module.typing_nodes and not typing:
             continue
@@ -406,7 +540,19 @@ def _imported(module: Module, known: dict[str, Module], typing: bool, by_string:
             found |= {name if name in known else node.module for name in below}
         elif by_string and isinstance(node, ast.Call) and _last_name(node.func) in ("import_module", "__import__"):
             found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)}
+            found |= {constants[arg.id] for arg in node.args if isinstance(arg, ast.Name) and arg.id in constants}
     return found & set(known)
+
+
+def _text_constants(tree: ast.Module) -> dict[str, str]:
+    """Names at the top of a module that stand for a text."""
+    return {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
 
 
 def _last_name(function: ast.expr) -> str:
@@ -507,8 +653,24 @@ FIGURES: dict[str, Callable[[House], Figure]] = {
     "import_circles": runtime_circles,
     "files_in_circles": files_in_circles,
     "long_markdown": long_markdown,
+    "odd_summaries": odd_summaries,
+    "bare_names": bare_names,
+    "odd_errors": odd_errors,
+    "private_nouns": private_nouns,
+    "package_lines": package_lines,
+    "package_files": package_files,
+    "one_importer": with_one_importer,
+    "top_modules": top_modules,
     "typing_circles": typing_circles,
     "module_names": module_names,
+}
+# These run the package, and are measured where --paths asks for them.
+PATHS: dict[str, Callable[[House], Figure]] = {
+    "files_of_fit": files_of_path("fit_descend"),
+    "files_of_run": files_of_path("run"),
+    "files_of_study": files_of_path("study"),
+    "calls_per_step": calls_of_step("fit"),
+    "calls_per_step_descend": calls_of_step("fit_descend"),
 }
 AT_LEAST = {"twin_tests"}  # of these more is better
 
@@ -539,11 +701,11 @@ class Line:
         return "ratchet" if self.ratchet is not None and self.within(self.ratchet) else "OVER"
 
 
-def measured(house: House, bounds: Path = BOUNDS) -> list[Line]:
-    """All figures with their bounds and ratchets."""
+def measured(house: House, bounds: Path = BOUNDS, *, paths: bool = False) -> list[Line]:
+    """All figures with their bounds and ratchets, those of runs too where `paths` says so."""
     kept = tomllib.loads(bounds.read_text())
     lines: list[Line] = []
-    for name, count in FIGURES.items():
+    for name, count in {**FIGURES, **(PATHS if paths else {})}.items():
         about = (count.__doc__ or "").split("\n")[0].rstrip(".")
         lines.append(Line(name, about, count(house), kept["bounds"].get(name), kept["ratchets"].get(name)))
     return lines
@@ -567,8 +729,9 @@ def table(lines: Sequence[Line], *, verbose: bool = False) -> str:
 def lower(lines: Sequence[Line], bounds: Path = BOUNDS) -> None:
     """Set each ratchet to the figure where that is better, and drop those that are within their bound."""
     kept = tomllib.loads(bounds.read_text())
-    ratchets: dict[str, float] = {}
+    ratchets: dict[str, float] = dict(kept["ratchets"])
     for line in lines:
+        ratchets.pop(line.name, None)
         best = max if line.name in AT_LEAST else min
         if line.ratchet is not None and (line.bound is None or not line.within(line.bound)):
             ratchets[line.name] = best(line.figure.count, line.ratchet)
@@ -586,14 +749,15 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--verbose", action="store_true", help="the places behind figures above their bound")
     parser.add_argument("--strict", action="store_true", help="ratchets do not count")
     parser.add_argument("--lower", action="store_true", help="set each ratchet to what is measured")
-    parser.add_argument("--only", metavar="FIGURE", choices=FIGURES, help="one figure with all its places")
+    parser.add_argument("--only", metavar="FIGURE", choices=[*FIGURES, *PATHS], help="one figure with all its places")
+    parser.add_argument("--paths", action="store_true", help="the figures of runs as well, which need the package")
     given = parser.parse_args(words)
     house = House()
     if given.only:
-        figure = FIGURES[given.only](house)
+        figure = {**FIGURES, **PATHS}[given.only](house)
         sys.stdout.write("\n".join([*figure.offenders, f"{figure.count:g}{figure.unit}"]) + "\n")
         return 0
-    lines = measured(house)
+    lines = measured(house, paths=given.paths)
     sys.stdout.write(table(lines, verbose=given.verbose) + "\n")
     if given.lower:
         lower(lines)

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import descend.lbann
-from descend.lbann.driver.main import IMPORT_VARIABLE
+from descend.lbann.driver.options import IMPORT_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from descend.optim.optimizer import Optimizer
 
 __all__ = [
+    "ADOPT",
     "DCASGD",
     "FTML",
     "FTRL",
@@ -29,10 +30,12 @@ __all__ = [
     "LANS",
     "LARS",
     "LBSGD",
+    "MARS",
     "NAG",
     "SGD",
     "SGLD",
     "SOAP",
+    "AdEMAMix",
     "AdaBelief",
     "AdaDelta",
     "AdaGrad",
@@ -40,6 +43,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "Adan",
     "GroupAdaGrad",
     "HypergradientAdam",
     "Lion",
@@ -73,12 +77,16 @@ AdaDelta = _named(rules.AdaDelta)
 Adam = _named(rules.Adam)
 AdamW = _named(rules.AdamW)
 AdaBelief = _named(rules.AdaBelief)
+AdEMAMix = _named(rules.AdEMAMix)
+ADOPT = _named(rules.ADOPT)
+Adan = _named(rules.Adan)
 Adamax = _named(rules.Adamax)
 Nadam = _named(rules.Nadam)
 HypergradientAdam = _named(rules.HypergradientAdam)
 SignSGD = _named(rules.SignSGD)
 Signum = _named(rules.Signum)
 Lion = _named(rules.Lion)
+MARS = _named(rules.MARS)
 LARS = _named(rules.LARS)
 LBSGD = _named(rules.LBSGD)
 LAMB = _named(rules.LAMB)

@@ -6,7 +6,6 @@ import os
 import sys
 import warnings
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,16 +14,15 @@ from descend.display import printable
 from descend.errors import ConfigurationError
 from descend.exit_codes import main as exit_with_code
 from descend.lbann.driver.command_line import parse
-from descend.lbann.driver.options import help_text
+from descend.lbann.driver.options import IMPORT_VARIABLE, help_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from descend.lbann.driver.command_line import CommandLine
 
-__all__ = ["IMPORT_VARIABLE", "drive", "files_of", "let_readers_import_lbann", "main"]
+__all__ = ["drive", "files_of", "let_readers_import_lbann", "main"]
 
-IMPORT_VARIABLE = "DESCEND_LBANN_IMPORT"
 _AS_LBANN = "descend.lbann.as_lbann"
 
 
@@ -66,7 +64,7 @@ def drive(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
 
 def let_readers_import_lbann() -> None:
     """Let `import lbann` in modules of readers find this package, where the environment asks for that."""
-    if os.environ.get(IMPORT_VARIABLE) == "1" and find_spec(_AS_LBANN) is not None:
+    if os.environ.get(IMPORT_VARIABLE) == "1":
         import_module(_AS_LBANN)
 
 

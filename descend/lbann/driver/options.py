@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["GROUPS", "OPTIONS", "SPELLINGS", "Option", "help_text"]
+__all__ = ["GROUPS", "IMPORT_VARIABLE", "OPTIONS", "SPELLINGS", "Option", "help_text"]
+
+IMPORT_VARIABLE = "DESCEND_LBANN_IMPORT"  # "1": `import lbann` finds this package in modules of readers
 
 
 class Option(NamedTuple):

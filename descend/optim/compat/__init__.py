@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import RuleError, Unsupported, nearest
-from descend.optim.compat import lbann_optimizers, optax, pytorch_optimizer, torch_optim
+from descend.optim.compat import authors, lbann_optimizers, optax, pytorch_optimizer, torch_optim
 from descend.optim.compat.mxnet import common, mxnet19, mxnet20, schedulers
 from descend.optim.compat.translation import Translation, build, call
 
@@ -25,6 +25,7 @@ OPTIMIZERS: dict[str, tuple[Mapping[str, Callable[..., Translation]], Mapping[st
     "lbann": (lbann_optimizers.OPTIMIZERS, lbann_optimizers.REFUSED),
     "optax": (optax.OPTIMIZERS, optax.REFUSED),
     "pytorch_optimizer": (pytorch_optimizer.OPTIMIZERS, pytorch_optimizer.REFUSED),
+    **authors.SOURCES,
 }
 LIBRARIES = tuple(OPTIMIZERS)
 

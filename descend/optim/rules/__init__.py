@@ -12,6 +12,9 @@ from descend.optim.rules.adafactor import Adafactor
 from descend.optim.rules.adagrad import AdaGrad, GroupAdaGrad
 from descend.optim.rules.adam import Adam, AdamW
 from descend.optim.rules.adamax import Adamax
+from descend.optim.rules.adan import Adan
+from descend.optim.rules.ademamix import AdEMAMix
+from descend.optim.rules.adopt import ADOPT
 from descend.optim.rules.base import Rule
 from descend.optim.rules.dcasgd import DCASGD
 from descend.optim.rules.ftml import FTML
@@ -22,6 +25,7 @@ from descend.optim.rules.lans import LANS
 from descend.optim.rules.lars import LARS
 from descend.optim.rules.lbsgd import LBSGD
 from descend.optim.rules.lion import Lion
+from descend.optim.rules.mars import MARS
 from descend.optim.rules.muon import Muon
 from descend.optim.rules.nadam import Nadam
 from descend.optim.rules.rmsprop import RMSProp
@@ -33,6 +37,7 @@ from descend.optim.rules.signum import SignSGD, Signum
 from descend.optim.rules.soap import SOAP
 
 __all__ = [
+    "ADOPT",
     "ALL_RULES",
     "DCASGD",
     "FTML",
@@ -41,11 +46,13 @@ __all__ = [
     "LANS",
     "LARS",
     "LBSGD",
+    "MARS",
     "NAG",
     "RULES",
     "SGD",
     "SGLD",
     "SOAP",
+    "AdEMAMix",
     "AdaBelief",
     "AdaDelta",
     "AdaGrad",
@@ -53,6 +60,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "Adan",
     "GroupAdaGrad",
     "HypergradientAdam",
     "Lion",
@@ -99,6 +107,12 @@ ALL_RULES: tuple[Rule, ...] = (
     AdaBelief(eps=1e-8),
     AdaBelief(eps=1e-6, eps_at="uncorrected"),
     AdaBelief(eps=1e-8, bias_correction=False),
+    AdEMAMix(),
+    AdEMAMix(beta1=0.0, alpha_warmup=10, beta3_warmup=6, eps=0.0),
+    ADOPT(),
+    ADOPT(clip=False, decoupled=True),
+    Adan(),
+    Adan(proximal=False, eps=0.0),
     Adamax(),
     Adamax(eps=0.0),
     Adamax(eps_inside=True),
@@ -109,6 +123,9 @@ ALL_RULES: tuple[Rule, ...] = (
     Signum(),
     Signum(wd_lh=0.1),
     Lion(),
+    MARS(),
+    MARS(gamma=0.1, amsgrad=True),
+    MARS(base="lion"),
     LARS(),
     LARS(momentum=0.0),
     LARS(rate_inside=False, nesterov=True, dampening=0.2, ratio_of="sum"),

@@ -32,7 +32,7 @@ __all__ = ["AdaBelief", "AdaBeliefState"]
 
 
 class AdaBeliefState(NamedTuple):
-    """What AdaBelief remembers of a tensor; both entries are shaped like it."""
+    """The state of AdaBelief for a tensor; both entries are shaped like it."""
 
     m: Tensor  # running mean of g
     s: Tensor  # running mean of (g − m)², plus ε each step

@@ -31,7 +31,7 @@ __all__ = ["AdaDelta", "AdaDeltaState"]
 
 
 class AdaDeltaState(NamedTuple):
-    """What AdaDelta remembers of a tensor; both entries are shaped like it."""
+    """The state of AdaDelta for a tensor; both entries are shaped like it."""
 
     E: Tensor  # running mean of g²
     D: Tensor  # running mean of d²

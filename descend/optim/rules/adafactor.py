@@ -39,7 +39,7 @@ __all__ = ["Adafactor", "AdafactorState"]
 
 
 class AdafactorState(NamedTuple):
-    """What Adafactor remembers of a tensor: a row and a column of a matrix, or V of anything smaller."""
+    """The state of Adafactor for a tensor: a row and a column of a matrix, or V of anything smaller."""
 
     row: Tensor | None  # r
     column: Tensor | None  # k

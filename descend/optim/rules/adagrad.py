@@ -34,7 +34,7 @@ __all__ = ["AdaGrad", "AdaGradState", "GroupAdaGrad"]
 
 
 class AdaGradState(NamedTuple):
-    """What AdaGrad remembers of a tensor."""
+    """The state of AdaGrad for a tensor."""
 
     h: Tensor  # sum of g²
 

@@ -43,7 +43,7 @@ EPS_AT = ("outside", "inside", "uncorrected")  # √v̂ + ε, √(v̂ + ε), √
 
 
 class AdamState(NamedTuple):
-    """What Adam remembers of a tensor; all entries are shaped like it."""
+    """The state of Adam for a tensor; all entries are shaped like it."""
 
     m: Tensor  # running mean of g
     v: Tensor  # running mean of g²

@@ -30,7 +30,7 @@ __all__ = ["Adamax", "AdamaxState"]
 
 
 class AdamaxState(NamedTuple):
-    """What Adamax remembers of a tensor; both entries are shaped like it."""
+    """The state of Adamax for a tensor; both entries are shaped like it."""
 
     m: Tensor  # running mean of g
     u: Tensor  # largest recent |g|

@@ -63,6 +63,7 @@ __all__ = [
     "Rule",
     "check_choice",
     "check_count",
+    "check_count_or_zero",
     "check_finite",
     "check_fraction",
     "check_nonnegative",
@@ -167,6 +168,13 @@ def check_count(rule: Rule, name: str, what: str) -> None:
     ((_, value),) = _each(rule, (name,))
     if not (math.isfinite(value) and value >= 1 and value == int(value)):
         raise RuleError(f"{type(rule).__name__}: {name} counts {what}, at least 1, and is {getattr(rule, name)!r}")
+
+
+def check_count_or_zero(rule: Rule, *names: str) -> None:
+    """Raise RuleError unless each named field is an integer of at least 0."""
+    for name, value in _each(rule, names):
+        if not (math.isfinite(value) and value >= 0 and value == int(value)):
+            raise RuleError(f"{type(rule).__name__}: {name} must be an integer >= 0, got {getattr(rule, name)!r}")
 
 
 def check_choice(rule: Rule, name: str, choices: tuple[str, ...]) -> None:

@@ -32,7 +32,7 @@ __all__ = ["DCASGD", "DCASGDState"]
 
 
 class DCASGDState(NamedTuple):
-    """What DCASGD remembers of a tensor; the entries are shaped like it."""
+    """The state of DCASGD for a tensor; the entries are shaped like it."""
 
     q: Tensor  # the weight that the gradient before was computed at
     b: Tensor | None  # momentum buffer

@@ -33,7 +33,7 @@ __all__ = ["FTML", "FTMLState"]
 
 
 class FTMLState(NamedTuple):
-    """What FTML remembers of a tensor; all entries are shaped like it."""
+    """The state of FTML for a tensor; all entries are shaped like it."""
 
     v: Tensor  # running mean of g²
     d: Tensor  # curvature of the leader's problem

@@ -33,7 +33,7 @@ __all__ = ["FTRL", "FTRLState"]
 
 
 class FTRLState(NamedTuple):
-    """What FTRL remembers of a tensor; both entries are shaped like it."""
+    """The state of FTRL for a tensor; both entries are shaped like it."""
 
     z: Tensor  # sum of gradients, less what the weights already carry
     n: Tensor  # sum of g²

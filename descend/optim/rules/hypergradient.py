@@ -34,7 +34,7 @@ __all__ = ["HypergradientAdam", "HypergradientAdamState"]
 
 
 class HypergradientAdamState(NamedTuple):
-    """What HypergradientAdam remembers of a tensor."""
+    """The state of HypergradientAdam for a tensor."""
 
     m: Tensor  # running mean of g, shaped like p
     v: Tensor  # running mean of g², shaped like p

@@ -40,7 +40,7 @@ __all__ = ["LAMB", "LAMBState", "bounded", "check_bounds", "trust_ratio"]
 
 
 class LAMBState(NamedTuple):
-    """What LAMB remembers of a tensor; both entries are shaped like it."""
+    """The state of LAMB for a tensor; both entries are shaped like it."""
 
     m: Tensor  # running mean of g
     v: Tensor  # running mean of g²

@@ -40,7 +40,7 @@ __all__ = ["LARS", "LARSState"]
 
 
 class LARSState(NamedTuple):
-    """What LARS remembers of a tensor."""
+    """The state of LARS for a tensor."""
 
     b: Tensor | None  # momentum buffer, shaped like p
     lr: Tensor | None  # the rate before, one float64 number, for momentum correction

@@ -39,7 +39,7 @@ __all__ = ["LBSGD", "LBSGDState"]
 
 
 class LBSGDState(NamedTuple):
-    """What LBSGD remembers of a tensor."""
+    """The state of LBSGD for a tensor."""
 
     a: Tensor  # sum of gradients since the last update, shaped like p
     b: Tensor | None  # momentum buffer, shaped like p

@@ -28,7 +28,7 @@ __all__ = ["Lion", "LionState"]
 
 
 class LionState(NamedTuple):
-    """What Lion remembers of a tensor."""
+    """The state of Lion for a tensor."""
 
     m: Tensor  # running mean of g, shaped like p
 

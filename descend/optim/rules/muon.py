@@ -40,7 +40,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # steepest at zero: https://kellerjord
 
 
 class MuonState(NamedTuple):
-    """What Muon remembers of a tensor."""
+    """The state of Muon for a tensor."""
 
     b: Tensor  # running mean of g, shaped like p
 

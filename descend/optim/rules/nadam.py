@@ -35,7 +35,7 @@ __all__ = ["Nadam", "NadamState"]
 
 
 class NadamState(NamedTuple):
-    """What Nadam remembers of a tensor."""
+    """The state of Nadam for a tensor."""
 
     m: Tensor  # running mean of g, shaped like p
     v: Tensor  # running mean of g², shaped like p

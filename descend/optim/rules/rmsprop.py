@@ -39,7 +39,7 @@ __all__ = ["RMSProp", "RMSPropState"]
 
 
 class RMSPropState(NamedTuple):
-    """What RMSProp remembers of a tensor; what the settings do not need is None."""
+    """The state of RMSProp for a tensor; what the settings do not need is None."""
 
     n: Tensor  # running mean of g²
     a: Tensor | None  # running mean of g, when centered

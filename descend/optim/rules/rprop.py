@@ -34,7 +34,7 @@ __all__ = ["Rprop", "RpropState"]
 
 
 class RpropState(NamedTuple):
-    """What Rprop remembers of a tensor; both entries are shaped like it."""
+    """The state of Rprop for a tensor; both entries are shaped like it."""
 
     g: Tensor  # the gradient before, 0 where its sign had flipped
     delta: Tensor  # Δ

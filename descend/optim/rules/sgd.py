@@ -39,7 +39,7 @@ __all__ = ["NAG", "SGD", "SGDState"]
 
 
 class SGDState(NamedTuple):
-    """What momentum remembers of a tensor."""
+    """The state of momentum for a tensor."""
 
     b: Tensor  # running sum of g, or of lr g; shaped like p
 

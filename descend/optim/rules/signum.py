@@ -31,7 +31,7 @@ __all__ = ["SignSGD", "Signum", "SignumState"]
 
 
 class SignumState(NamedTuple):
-    """What Signum remembers of a tensor."""
+    """The state of Signum for a tensor."""
 
     m: Tensor  # running mean of g, shaped like p
 

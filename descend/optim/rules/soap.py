@@ -35,7 +35,7 @@ __all__ = ["SOAP", "SOAPState"]
 
 
 class SOAPState(NamedTuple):
-    """What SOAP remembers of a tensor; a side that is not rotated has no matrices."""
+    """The state of SOAP for a tensor; a side that is not rotated has no matrices."""
 
     M: Tensor  # running mean of G′, shaped like p
     V: Tensor  # running mean of G′², shaped like p

@@ -5,7 +5,8 @@ import pytest
 
 from descend.errors import ConfigurationError
 from descend.lbann.driver.command_line import parse
-from descend.lbann.driver.main import IMPORT_VARIABLE, files_of
+from descend.lbann.driver.main import files_of
+from descend.lbann.driver.options import IMPORT_VARIABLE
 from tests.lbann.driver.programs import MODEL, OPTIMIZER, READER, TRAINER, experiment, run, write
 
 

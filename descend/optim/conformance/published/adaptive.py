@@ -109,6 +109,80 @@ def _hypergradient(h: Constants, w: Array) -> Step:
     return step
 
 
+def _ademamix(h: Constants, w: Array) -> Step:
+    m, n, v = zeros(w, 3)
+
+    def half_life(beta: float) -> float:
+        return float(np.log(0.5) / np.log(beta + 1e-8))
+
+    def step(w: Array, g: Array, t: int, lr: float, decay: float) -> Array:
+        part = min(1.0, t / h["beta3_warmup"]) if h["beta3_warmup"] else 1.0
+        life = (1 - part) * half_life(h["beta1"]) + part * half_life(h["beta3"])
+        slow = 0.5 ** (1 / life) if part < 1 else h["beta3"]
+        alpha = h["alpha"] * (min(1.0, t / h["alpha_warmup"]) if h["alpha_warmup"] else 1.0)
+        m[...] = h["beta1"] * m + (1 - h["beta1"]) * g
+        n[...] = slow * n + (1 - slow) * g
+        v[...] = h["beta2"] * v + (1 - h["beta2"]) * g**2
+        top = m / (1 - h["beta1"] ** t) + alpha * (n / (1 - slow**t) if h["slow_corrected"] else n)
+        return w - lr * (top / (np.sqrt(v / (1 - h["beta2"] ** t)) + h["eps"]) + decay * w)
+
+    return step
+
+
+def _adopt(h: Constants, w: Array) -> Step:
+    m, v = zeros(w, 2)
+
+    def step(w: Array, g: Array, t: int, lr: float, decay: float) -> Array:
+        if not h["decoupled"]:
+            g = g + decay * w
+        old = v.copy()
+        v[...] = g**2 if t == 1 else h["beta2"] * v + (1 - h["beta2"]) * g**2
+        if t == 1 and h["first_stands"]:
+            return w
+        root = np.sqrt(old if h["earlier"] else v)
+        u = g / (root + h["eps"] if h["eps_added"] else np.maximum(root, h["eps"]))
+        if h["clip"]:
+            u = np.clip(u, -((t - 1) ** 0.25), (t - 1) ** 0.25)
+        m[...] = h["beta1"] * m + (1 - h["beta1"]) * u
+        return w - lr * (m + (decay * w if h["decoupled"] else 0.0))
+
+    return step
+
+
+def _adan(h: Constants, w: Array) -> Step:
+    m, n, v, last = zeros(w, 4)
+
+    def step(w: Array, g: Array, t: int, lr: float, decay: float) -> Array:
+        change = g - last if t > 1 or h["first_difference"] else 0 * g
+        last[...] = g
+        m[...] = h["beta1"] * m + (1 - h["beta1"]) * g
+        n[...] = h["beta2"] * n + (1 - h["beta2"]) * change
+        v[...] = h["beta3"] * v + (1 - h["beta3"]) * (g + h["beta2"] * change) ** 2
+        top = m / (1 - h["beta1"] ** t) + h["beta2"] * n / (1 - h["beta2"] ** t)
+        u = top / (np.sqrt(v / (1 - h["beta3"] ** t)) + h["eps"])
+        return (w - lr * u) / (1 + lr * decay) if h["proximal"] else w - lr * (u + decay * w)
+
+    return step
+
+
+def _mars(h: Constants, w: Array) -> Step:
+    m, v, top, last = zeros(w, 4)
+
+    def step(w: Array, g: Array, t: int, lr: float, decay: float) -> Array:
+        first = 0.0 if t == 1 and not h["first_difference"] else 1.0
+        c = g + first * h["gamma"] * h["beta1"] / (1 - h["beta1"]) * (g - last)
+        last[...] = g
+        size = float(np.sqrt((c**2).sum()))
+        c = c / size if h["clip"] and size > 1 else c
+        m[...] = h["beta1"] * m + (1 - h["beta1"]) * c
+        v[...] = h["beta2"] * v + (1 - h["beta2"]) * c**2
+        top[...] = np.maximum(top, v)
+        d = np.sign(m) if h["base"] == "lion" else adam_direction(m, top if h["amsgrad"] else v, h, t)
+        return w - lr * (d + decay * w)
+
+    return step
+
+
 def _adagrad(h: Constants, w: Array) -> Step:
     total = np.full_like(w, h["initial"])
 
@@ -233,6 +307,74 @@ ADAPTIVE: tuple[Published, ...] = (
         _adabelief,
         {**_ADAM, **_PLACES, "eps": 1e-16, "eps_each_step": True, "rectified": False, **_COUPLED},
         {"ε not added to s": {"eps_each_step": False}, "rectified as RAdam": {"rectified": True}, **_PLACES_VARIANTS},
+    ),
+    Published(
+        "AdEMAMix",
+        "Pagliardini, Ablin and Grangier 2024, Algorithm 1",
+        _ademamix,
+        {
+            **_ADAM,
+            "beta3": 0.9999,
+            "alpha": 2.0,
+            "alpha_warmup": 0,
+            "beta3_warmup": 0,
+            "slow_corrected": False,
+            **_OWN,
+        },
+        {"α = 5 (paper)": {"alpha": 5.0}},
+        {"the slow mean is corrected": {"slow_corrected": True}},
+    ),
+    Published(
+        "ADOPT",
+        "Taniguchi et al. 2024, Algorithm 2",
+        _adopt,
+        {
+            "beta1": 0.9,
+            "beta2": 0.9999,
+            "eps": 1e-6,
+            "clip": True,
+            "decoupled": False,
+            "first_stands": True,
+            "earlier": True,
+            "eps_added": False,
+            **_OWN,
+        },
+        {"no clip (the first version)": {"clip": False}, "decoupled decay": {"decoupled": True}},
+        {"it divides by the present v": {"earlier": False}, "ε is added to the root": {"eps_added": True}},
+    ),
+    Published(
+        "Adan",
+        "Xie et al. 2022, Algorithm 1",
+        _adan,
+        {
+            "beta1": 0.98,
+            "beta2": 0.92,
+            "beta3": 0.99,
+            "eps": 1e-8,
+            "proximal": True,
+            "first_difference": False,
+            **_OWN,
+        },
+        {"decay before the update": {"proximal": False}},
+        {"the first difference is the first gradient": {"first_difference": True}},
+    ),
+    Published(
+        "MARS",
+        "Yuan et al. 2024, Algorithms 1 to 3",
+        _mars,
+        {
+            "beta1": 0.95,
+            "beta2": 0.99,
+            "eps": 1e-8,
+            "gamma": 0.025,
+            "base": "adamw",
+            "amsgrad": False,
+            "clip": True,
+            "first_difference": True,
+            **_OWN,
+        },
+        {"on Lion": {"base": "lion"}, "no clip": {"clip": False}},
+        {"no difference at the first update": {"first_difference": False}},
     ),
     Published(
         "Adamax",
