@@ -9,6 +9,7 @@ import platform
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +76,9 @@ class DirectoryStore(NoFiles):
             self.directory = Path(self._communicator.on_rank_zero(open_directory))
             if self._files is not None:
                 stack.callback(self._files.close)
-                self._checkpoints = stack.enter_context(CheckpointManager(self._files.checkpoints, say))
-                run.stop.also(self._files.require_ownership)
+                manager = CheckpointManager(self._files.checkpoints, say, self._files.require_ownership)
+                self._checkpoints = stack.enter_context(manager)
+                run.stop.also(partial(self._files.require_ownership, look=False))
             stack.enter_context(super().opened(run))
             yield
 
@@ -169,7 +171,8 @@ class DirectoryStore(NoFiles):
             plan = getattr(run.task.module, "plan", None)
             from descend.experiment.run_page.write import write_after_run
 
-            write_after_run(self._files.path, self._files.log, plan if _is_plan(plan) else None)
+            if self._files.is_ours():
+                write_after_run(self._files.path, self._files.log, plan if _is_plan(plan) else None)
 
     # ---- rows and checkpoints
 
@@ -207,6 +210,19 @@ class DirectoryStore(NoFiles):
 
         path, self._save_seconds = self._communicator.on_rank_zero(write)
         return Path(path) if path else None
+
+    def require_ownership(self) -> None:
+        """See `RunStore.require_ownership`."""
+        if self._files is not None:
+            self._files.require_ownership()
+
+    def follow(self) -> Path | None:
+        """See `RunStore.follow`."""
+        if self._files is None or self._checkpoints is None or self._communicator.world_size > 1:
+            return None
+        if (moved := self._files.follow()) is not None:
+            self.directory, self._checkpoints.folder = moved, self._files.checkpoints
+        return moved
 
     def _wait_for_shards(self) -> None:
         """Before ranks write shards: those of an asynchronous save, perhaps of the same step, are no longer read."""

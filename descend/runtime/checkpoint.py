@@ -128,7 +128,9 @@ def save_checkpoint(
         if strange := _foreign_file(target):
             raise StorageError(f"{target} holds '{strange}', which no run has written: move the folder elsewhere")
         _remove_tree(beside)
-        (beside / "training").mkdir(parents=True)
+        folder.mkdir(exist_ok=True)
+        beside.mkdir()
+        (beside / "training").mkdir()
         facts = {
             _WEIGHTS: write_tensors(beside / _WEIGHTS, {escape(name): tensor for name, tensor in weights.items()}),
             _OPTIMIZER: write_tensors(beside / _OPTIMIZER, optimizer),

@@ -13,6 +13,7 @@ YYYYmmdd_HHMMSS_NAME/
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, warn
 from descend.filenames import regular_file
-from descend.runtime.directory_lock import OWNER, DirectoryLock
+from descend.runtime.directory_lock import OWNER, DirectoryLock, is_stale_lock
 from descend.runtime.rows import read_rows
 
 if TYPE_CHECKING:
@@ -135,31 +136,40 @@ _OF_A_RUN = (
     "checkpoints.json",
     "report.html",
 )
+_WRITTEN = {*_OF_A_RUN, "tournament.jsonl"}  # by `write_beside`
+_PART = re.compile(r"\.(.+)\.(\d+)\.part")
+_OF_A_LOCK = re.compile(rf"\.{re.escape(OWNER)}\.[0-9a-f]{{16}}\.(part|gone)|\.clock-[0-9a-f]{{16}}")
 
 
 class _Lines:
     """A text file to append whole lines to; lines that cannot be written are kept for the next attempt."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._pending: list[str] = []
         self._warned = False
 
     def add(self, line: str) -> None:
         self._pending.append(line)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write the lines that could not be written before."""
+        if not self._pending:
+            return
         try:
             self._write("".join(f"{line}\n" for line in self._pending).encode())
         except OSError as error:
             warned, self._warned = self._warned, True
             if not warned:
-                warn(f"cannot write {self._path}: {error.strerror or error}; training continues")
+                warn(f"cannot write {self.path}: {error.strerror or error}; training continues")
         else:
             self._pending.clear()
             self._warned = False
 
     def _write(self, data: bytes) -> None:
         """Append all of it or nothing."""
-        with open(self._path, "ab", buffering=0, opener=_at_once) as file:
+        with open(self.path, "ab", buffering=0, opener=_at_once) as file:
             size = file.seek(0, os.SEEK_END)
             try:
                 if (written := file.write(data)) != len(data):
@@ -170,7 +180,7 @@ class _Lines:
 
     def replace(self, lines: Sequence[str]) -> None:
         self._pending.clear()
-        write_beside(self._path, "".join(f"{line}\n" for line in lines))
+        write_beside(self.path, "".join(f"{line}\n" for line in lines))
 
 
 def _at_once(path: str, flags: int) -> int:
@@ -201,7 +211,12 @@ class RunDirectory:
             raise ConfigurationError(
                 f"run directory {self.path} cannot be written: change its permissions or name another"
             )
-        self._lock = DirectoryLock(self.path)
+        try:
+            self._lock = DirectoryLock(self.path)
+        except BaseException:
+            self._remove_empty()
+            raise
+        remove_stale_parts(self.path)
         self._rows = _Lines(self.path / "metrics.jsonl")
         self._log = _Lines(self.path / "log.txt")
         if not resume and _is_taken(self.path):
@@ -215,10 +230,15 @@ class RunDirectory:
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write one JSON file of the run."""
-        write_beside(self.path / name, json.dumps(value, indent=2, sort_keys=True) + "\n")
+        self.write_text(name, json.dumps(value, indent=2, sort_keys=True) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
-        """Write one text file of the run."""
+        """Write one text file of the run.
+
+        Raises:
+            DirectoryLost: the directory is no longer that of this process, as for all that follows here.
+        """
+        self.require_ownership()
         write_beside(self.path / name, text)
 
     def keep_text(self, name: str, text: str) -> None:
@@ -226,20 +246,48 @@ class RunDirectory:
         path = self.path / name
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             return
-        if path.is_file():
-            stem = f"earlier-{{}}-{name}"
-            path.rename(next(p for n in range(1, 10_000) if not (p := self.path / stem.format(n)).exists()))
+        self.keep_earlier(name)
         self.write_text(name, text)
 
-    def require_ownership(self) -> None:
-        """Raise StorageError if another process has taken the directory over."""
-        self._lock.require()
+    def keep_earlier(self, name: str) -> Path | None:
+        """Rename a file to `earlier-N-NAME`; None where there is none."""
+        self.require_ownership()
+        if not (self.path / name).is_file():
+            return None
+        names = (self.path / f"earlier-{n}-{name}" for n in range(1, 10_000))
+        return (self.path / name).rename(next(path for path in names if not path.exists()))
+
+    def require_ownership(self, look: bool = True) -> None:
+        """Raise StorageError if the directory is no longer that of this process; see `DirectoryLock.require`."""
+        self._lock.require(look)
+
+    def is_ours(self) -> bool:
+        """Whether the directory is still that of this process."""
+        try:
+            self.require_ownership()
+        except StorageError:
+            return False
+        return True
+
+    def follow(self) -> Path | None:
+        """Write to where the directory is now, if it was renamed and is still that of this process; None if not."""
+        moved = self._lock.follow()
+        if moved is not None:
+            self.path = moved
+            for lines in (self._rows, self._log):
+                lines.path = moved / lines.path.name
+        return moved
 
     def append_row(self, row: Mapping[str, Any]) -> None:
         """Append one row to metrics.jsonl. NaN and infinities are written as Python's json reads them.
 
         A row that cannot be written now is written with the next one; training continues.
+
+        Raises:
+            DirectoryLost: the directory is no longer that of this process.
         """
+        if not self.is_ours():
+            self.require_ownership(look=False)
         self._rows.add(json.dumps(row))
 
     def replace_rows(self, rows: Sequence[Mapping[str, Any]], step: int = 0) -> None:
@@ -248,6 +296,7 @@ class RunDirectory:
             row for row in read_rows(self.path / "metrics.jsonl") if row.get("mode") == RESTART and row["step"] <= step
         ]
         merged = sorted([*rows, *marks], key=lambda row: int(row.get("step", 0)))
+        self.require_ownership()
         self._rows.replace([json.dumps(row) for row in merged])
 
     def seconds_of_rows(self) -> dict[tuple[str, int, int], float]:
@@ -256,8 +305,9 @@ class RunDirectory:
         return {(row["mode"], row["epoch"], row["step"]): row["seconds"] for row in rows}
 
     def log(self, text: str) -> None:
-        """Append lines to log.txt; a failure does not stop the run."""
-        self._log.add(text)
+        """Append lines to log.txt; a failure does not stop the run, and a directory of others is left alone."""
+        if self.is_ours():
+            self._log.add(text)
 
     def facts(self) -> dict[str, Any]:
         """The content of `run.json`.
@@ -296,6 +346,7 @@ class RunDirectory:
 
     def set_aside(self) -> Path | None:
         """Move the files of a run that is not resumed to `earlier-N` in the same directory; None if there are none."""
+        self.require_ownership()
         files = [path for path in self.path.iterdir() if path.name in _OF_A_RUN]
         if not files:
             return None
@@ -311,9 +362,52 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Remove a directory in which no run was started, if this object has made it."""
+        is_ours = self.is_ours()
         self.close()
-        if self._new is not None and self._new.is_dir():
-            shutil.rmtree(self._new)
+        if is_ours and self._new is not None:
+            for file in self.path.iterdir():
+                shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink()
+            self._remove_empty()
+
+    def _remove_empty(self) -> None:
+        """Remove the directories that this object has made, as long as nothing is in them."""
+        made = self._new is not None and self.path.is_relative_to(self._new)
+        for folder in (self.path, *self.path.parents) if made else ():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+            if folder.exists() or folder == self._new:
+                return
+
+
+def remove_stale_parts(folder: Path) -> None:
+    """Remove what processes of this host that were killed have left half written beside the files of a run.
+
+    Only for the process that owns the directory. The names are those of `write_beside`, `HeartbeatLock` and this
+    package alone; a process that lives, and a lock of another host, is left alone.
+    """
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if _is_stale_part(path):
+                path.unlink()
+
+
+def _is_stale_part(path: Path) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    if (found := _PART.fullmatch(path.name)) is not None:
+        return found[1] in _WRITTEN and not _is_alive(int(found[2]))
+    return _OF_A_LOCK.fullmatch(path.name) is not None and is_stale_lock(path)
+
+
+def _is_alive(process: int) -> bool:
+    """Whether this host has a process of this number."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True
 
 
 def _is_duration(value: Any) -> bool:
