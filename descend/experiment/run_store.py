@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.callbacks.console import listening, say
-from descend.errors import DescendError
+from descend.errors import DescendError, StorageError
 from descend.exit_codes import exit_code
 from descend.experiment.best import monitored_metric
 from descend.experiment.checkpoint import capture
@@ -133,10 +133,14 @@ class DirectoryStore(NoFiles):
             aside = self._files.set_aside()
             say(f"starts over with the weights of {checkpoint.name}; that run is in {aside} now")
             self._checkpoints.open()
-        for name, text in run.config.files.items():
-            self._files.write_text(name, text)
-        self._files.write_json("run.json", facts_of(run))
-        self._files.replace_rows([])
+        try:
+            for name, text in run.config.files.items():
+                self._files.write_text(name, text)
+            self._files.write_json("run.json", facts_of(run))
+            self._files.replace_rows([])
+        except StorageError:
+            self._files.discard()
+            raise
         self._files.log(f"descend {__version__}: {run.name} begins")
 
     def note_restart(self, run: Run, changes: Sequence[str]) -> None:
@@ -205,6 +209,7 @@ class DirectoryStore(NoFiles):
             if self._files is None or self._checkpoints is None:
                 return "", 0.0
             self._files.require_ownership()
+            self._files.flush_rows()
             path = self._checkpoints.save(snapshot, request or SaveRequest(), final)
             return str(path or ""), self._checkpoints.longest_seconds
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, warn
 from descend.filenames import regular_file
 from descend.runtime.directory_lock import OWNER, DirectoryLock, is_stale_lock
-from descend.runtime.rows import read_rows
+from descend.runtime.rows import RESTART, are_readable, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,7 +50,8 @@ def write_beside(path: Path, content: str | bytes) -> None:
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # of a disk that turned read-only
+            beside.unlink(missing_ok=True)
         raise StorageError(f"cannot write {path}: {error.strerror or error}; is the disk full or read-only?") from error
 
 
@@ -81,6 +82,18 @@ def _given_path(path: Any) -> Path:
     if wanted.is_symlink() and not wanted.exists():
         raise ConfigurationError(f"run directory {wanted} is a link to {wanted.readlink()}, and nothing is there")
     return wanted
+
+
+def _in_utf8(path: Path) -> Path:
+    """The path; an error where it is no text, which files of tensors and JSON need it to be."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        place = os.fsencode(path).decode(errors="backslashreplace")
+        raise ConfigurationError(
+            f"run_dir must be a path in UTF-8, got {place}: name another directory, or rename those on the way"
+        ) from None
+    return path
 
 
 def _cannot_make(path: Path, error: OSError) -> ConfigurationError:
@@ -125,8 +138,6 @@ def _has_owner(path: Path) -> bool:
     return (path / OWNER).is_file()
 
 
-RESTART = "restart"  # the mode of a row of metrics.jsonl that marks one
-
 _OF_A_RUN = (
     "experiment.prototext",
     "run.json",
@@ -153,12 +164,10 @@ class _Lines:
         self._pending.append(line)
         self.flush()
 
-    def flush(self) -> None:
+    def flush(self, to_disk: bool = False) -> None:
         """Write the lines that could not be written before."""
-        if not self._pending:
-            return
         try:
-            self._write("".join(f"{line}\n" for line in self._pending).encode())
+            self._write("".join(f"{line}\n" for line in self._pending).encode(), to_disk)
         except OSError as error:
             warned, self._warned = self._warned, True
             if not warned:
@@ -167,7 +176,7 @@ class _Lines:
             self._pending.clear()
             self._warned = False
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes, to_disk: bool) -> None:
         """Append all of it or nothing."""
         with open(self.path, "ab", buffering=0, opener=_at_once) as file:
             size = file.seek(0, os.SEEK_END)
@@ -177,6 +186,8 @@ class _Lines:
             except OSError:
                 file.truncate(size)
                 raise
+            if to_disk:
+                os.fsync(file.fileno())
 
     def replace(self, lines: Sequence[str]) -> None:
         self._pending.clear()
@@ -204,7 +215,7 @@ class RunDirectory:
     def __init__(self, path: str | os.PathLike[str] | None, name: str = "descend", resume: bool = False) -> None:
         if resume and path is None:
             raise ConfigurationError("resume needs the directory of the run to continue: give run_dir=")
-        wanted = _given_path(path) if path is not None else _default_path(name)
+        wanted = _in_utf8(_given_path(path) if path is not None else _default_path(name))
         self._new = _first_missing(wanted)
         self.path = wanted if resume and wanted.is_dir() else _create(wanted, given=path is not None)
         if not os.access(self.path, os.W_OK | os.X_OK):
@@ -291,13 +302,25 @@ class RunDirectory:
         self._rows.add(json.dumps(row))
 
     def replace_rows(self, rows: Sequence[Mapping[str, Any]], step: int = 0) -> None:
-        """Rewrite metrics.jsonl with these rows and its own rows of restarts up to `step`."""
-        marks = [
-            row for row in read_rows(self.path / "metrics.jsonl") if row.get("mode") == RESTART and row["step"] <= step
-        ]
-        merged = sorted([*rows, *marks], key=lambda row: int(row.get("step", 0)))
+        """Rewrite metrics.jsonl with these rows and its own rows of restarts up to `step`.
+
+        A file with lines that cannot be read is kept as `earlier-N-metrics.jsonl`.
+        """
+        found = read_rows(self._rows.path)
+        marks = [row for row in found if row.get("mode") == RESTART and row["step"] <= step]
+        merged: list[Mapping[str, Any]] = []
+        for row in rows:
+            while marks and marks[0]["step"] < row.get("step", 0):
+                merged.append(marks.pop(0))
+            merged.append(row)
         self.require_ownership()
-        self._rows.replace([json.dumps(row) for row in merged])
+        if not are_readable(self._rows.path):
+            self.keep_earlier(self._rows.path.name)
+        self._rows.replace([json.dumps(row) for row in (*merged, *marks)])
+
+    def flush_rows(self) -> None:
+        """Flush metrics.jsonl to the disk, since a checkpoint refers to its rows; a failure does not stop the run."""
+        self._rows.flush(to_disk=True)
 
     def seconds_of_rows(self) -> dict[tuple[str, int, int], float]:
         """Durations of epochs and evaluations in metrics.jsonl, by mode, epoch and step."""
@@ -394,9 +417,10 @@ def remove_stale_parts(folder: Path) -> None:
 def _is_stale_part(path: Path) -> bool:
     if path.is_symlink() or not path.is_file():
         return False
-    if (found := _PART.fullmatch(path.name)) is not None:
-        return found[1] in _WRITTEN and not _is_alive(int(found[2]))
-    return _OF_A_LOCK.fullmatch(path.name) is not None and is_stale_lock(path)
+    if _OF_A_LOCK.fullmatch(path.name):
+        return is_stale_lock(path)
+    found = _PART.fullmatch(path.name)
+    return found is not None and found[1] in _WRITTEN and not _is_alive(int(found[2]))
 
 
 def _is_alive(process: int) -> bool:
