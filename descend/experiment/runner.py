@@ -26,6 +26,7 @@ from descend.runtime import STOPPED, SaveRequest, SignalHandler
 from descend.runtime.directory_lock import DirectoryLost
 from descend.runtime.dtensor import full_tensor
 from descend.runtime.seeds import forked_rng
+from descend.terminal import hold_standard_streams
 from descend.train import Event, Mode
 from descend.train.evaluation import evaluate, leave_averages
 from descend.train.module_state import tensors_of
@@ -168,6 +169,7 @@ def check_exchange(run: Run) -> None:
 @contextmanager
 def opened(run: Run, signals: SignalHandler) -> Generator[None]:
     """Compare the ranks, open the store, and let callbacks set themselves up; nothing is trained yet."""
+    hold_standard_streams()
     alone = run.communicator.world_size == 1  # of several ranks, none leaves by itself
     run.stop.listen(signals.requested, signals.wait if alone else lambda waiting: None)
     with ExitStack() as stack:
