@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "descend"
 ORDER = [
     {"display", "hooks", "lazy_names", "private_folder"},
     {"command_group", "errors", "filenames", "signal_mask", "svg"},
-    {"terminal", "thread_shutdown", "torch_private", "version"},
+    {"page_locked", "terminal", "thread_shutdown", "torch_private", "version"},
     {"arguments", "leniency"},
     {"strict_keywords", "exit_codes", "rule_index", "parameter_filter"},
     {"graph", "optim", "data", "launch", "pages"},
