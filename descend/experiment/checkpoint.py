@@ -21,11 +21,10 @@ from descend.filenames import regular_file, unescape
 from descend.runtime import Snapshot, flatten, unflatten, verify
 from descend.runtime.checkpoint import optimizer_tensors_of, read_plain_state, weights_of
 from descend.runtime.dtensor import copy_into, from_shard, is_sharded, local_region
-from descend.runtime.rows import RESTART, ROWS, RowChecksums, read_rows
+from descend.runtime.rows import RESTART, ROWS, RowList, read_rows
 from descend.runtime.shards import Region
 from descend.train.module_state import tensors_of
 from descend.train.progress import Mode
-from descend.train.state import rows_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -218,12 +217,12 @@ def _rows_of(saved: LoadedCheckpoint, run: Run) -> list[dict[str, Any]]:
     history = saved.parts["train"]["history"]
     if isinstance(history, list):  # until format 3 they stood in the checkpoint
         return cast("list[dict[str, Any]]", history)
-    if (own := run.state.rows_at(history)) is not None:
+    if (own := run.state.history.at(history)) is not None:
         return [*own]
     files = [saved.checkpoint / ROWS, saved.checkpoint.parents[1] / ROWS]  # beside a copy, and of a run
     found = [[row for row in _read_or_none(file) if row["mode"] != RESTART] for file in files]
     for rows in found:
-        if (whole := rows_at(history, rows, RowChecksums())) is not None:
+        if (whole := RowList(rows).at(history)) is not None:
             return whole
     step = saved.parts["train"]["contexts"][Mode.TRAIN.value]["step"]
     kept = [row for row in found[0] or found[1] if row["step"] <= step][: history["rows"]]

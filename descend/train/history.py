@@ -55,7 +55,7 @@ class RunHistory:
         """Keep only the first so many rows: the others are written again."""
         run = self._run
         if rows < len(run.state.history):
-            run.state.drop_rows(rows)
+            run.state.history.cut(rows)
             run.store.rewrite(run)
 
     def _append(self, mode: Mode, step: int, values: Mapping[str, float], more: Mapping[str, float]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from descend.runtime.rows import RowChecksums, is_row
+from descend.runtime.rows import RowList, is_row
 from descend.train.objective import Totals
 from descend.train.progress import ExecutionContext, Mode
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from descend.data import Batch
     from descend.runtime import Communicator
 
-__all__ = ["Bookmark", "EpochProgress", "TrainState", "rows_at"]
+__all__ = ["Bookmark", "EpochProgress", "TrainState"]
 
 
 @dataclass
@@ -98,7 +98,6 @@ class TrainState:
         signal_divisor: What to divide gradients of layers' outputs by in `after_backward`, loss scale aside.
         rebatch: Whether a callback has changed the batch size, so that the rest of the epoch is batched again.
         end: Why the run ended, once it has.
-        checksums: Of the rows of the history.
     """
 
     resets_with_optimizer: ClassVar[bool] = False
@@ -112,7 +111,7 @@ class TrainState:
     seconds: float = 0.0
     step_began: float | None = None
     evaluation_seconds: dict[Mode, float] = field(default_factory=dict[Mode, float])
-    history: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    history: RowList = field(default_factory=RowList)
     values: dict[str, float] = field(default_factory=dict[str, float])
     skipped_in_a_row: int = 0
     samples_kept: int = 0
@@ -122,7 +121,6 @@ class TrainState:
     signal_divisor: torch.Tensor | float = 1.0
     rebatch: bool = False
     end: str = "ended by an error"
-    checksums: RowChecksums = field(default_factory=RowChecksums, repr=False)
 
     @property
     def training(self) -> ExecutionContext:
@@ -187,15 +185,6 @@ class TrainState:
                 known = row.get("seconds", float("nan"))
                 row["seconds"] = of_rows.get((row["mode"], row["epoch"], row["step"]), known)
 
-    def drop_rows(self, kept: int) -> None:
-        """Keep only the first so many rows of the history."""
-        del self.history[kept:]
-        self.checksums.cut(kept)
-
-    def rows_at(self, position: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-        """The rows of the history that were there at a position of a checkpoint; None if they are others."""
-        return rows_at(position, self.history, self.checksums)
-
     def state_dict(self) -> dict[str, Any]:
         """The state at this moment, between two steps. All ranks call it together."""
         epoch = self.epoch_progress
@@ -207,7 +196,7 @@ class TrainState:
             "began": self.began and self.began.state(),
             "epoch_progress": epoch and epoch.state_dict(self.communicator),
             "values": dict(self.values),
-            "history": self.checksums.position(self.history, rows),
+            "history": self.history.position(rows),
             "skipped_in_a_row": self.skipped_in_a_row,
             "samples_kept": self.samples_kept,
         }
@@ -226,32 +215,15 @@ class TrainState:
         began = None if began is None else ExecutionContext.from_state(began)
         epoch = None if epoch is None else EpochProgress.from_state_dict(epoch, self.communicator)
         history = state_dict["history"]
-        if isinstance(history, dict) and (history := self.rows_at(cast("dict[str, Any]", history))) is None:
+        if isinstance(history, dict) and (history := self.history.at(cast("dict[str, Any]", history))) is None:
             raise ValueError("the rows of the history that it refers to are not there")
-        history = [_checked_row(row) for row in history]
+        history = RowList(map(_checked_row, history))
         values = {str(name): float(value) for name, value in state_dict["values"].items()}
         skipped, kept = int(state_dict["skipped_in_a_row"]), int(state_dict["samples_kept"])
         if epoch is not None:
             epoch.rows_before = min(epoch.rows_before, len(history))  # where some could not be read
-        self.checksums.cut(0)
         self.contexts, self.began, self.epoch_progress = contexts, began, epoch
         self.history, self.values, self.skipped_in_a_row, self.samples_kept = history, values, skipped, kept
-
-
-def rows_at(
-    position: Mapping[str, Any], rows: list[dict[str, Any]], checksums: RowChecksums
-) -> list[dict[str, Any]] | None:
-    """The rows of a list that were there at a position of a checkpoint; None if they are others.
-
-    Raises:
-        KeyError, TypeError, ValueError: it is no position.
-    """
-    count, digest = position["rows"], position["sha256"]
-    if type(count) is not int or count < 0 or not isinstance(digest, str):
-        raise ValueError(f"a position among rows must be a number >= 0 and a checksum, got {str(position)[:100]}")
-    if count > len(rows) or checksums.position(rows, count)["sha256"] != digest:
-        return None
-    return rows[:count]
 
 
 def _checked_row(row: Any) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def test_what_takes_the_place_of_a_directory_is_left_as_it_is(tmp_path, copied, 
     def exchange():
         run_dir.rename(away)
         if copied == "a file":
-            run_dir.write_text("of somebody's")
+            run_dir.write_text("mine")
         elif copied == "an empty folder":
             run_dir.mkdir()
         else:
