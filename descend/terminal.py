@@ -102,7 +102,7 @@ def emit(text: str, stream: IO[str] | None) -> bool:
         try:
             stream.write(text)
         except UnicodeEncodeError:
-            encoding = stream.encoding or "ascii"
+            encoding = getattr(stream, "encoding", None) or "ascii"
             stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         stream.flush()
     except (OSError, ValueError):  # ValueError: the stream is closed

@@ -157,8 +157,9 @@ class CompilerProcess:
         with tempfile.TemporaryFile() as given:
             given.write(source.encode())
             given.seek(0)
-            streams: dict[str, Any] = {"stdin": given, "stdout": subprocess.DEVNULL, "stderr": said}
-            return cls(subprocess.Popen(command, start_new_session=True, **streams), output, said)
+            nothing = subprocess.DEVNULL
+            process = subprocess.Popen(command, stdin=given, stdout=nothing, stderr=said, start_new_session=True)
+            return cls(process, output, said)
 
     def has_ended(self, wait: bool = False) -> bool:
         """Whether it is at its end; after `COMPILER_SECONDS`, which are waited for on request, it is stopped."""
