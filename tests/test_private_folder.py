@@ -9,18 +9,14 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from other_users import ATTACKER, VICTIM, as_user, needs_root, status_of
 
 from descend.private_folder import PrivateFolder, cache_root, load_library
 
-needs_root = pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="another user can be played by the administrator alone"
-)
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-VICTIM, ATTACKER = 54321, 54322
 
 
 @pytest.mark.parametrize(
@@ -147,31 +143,6 @@ def test_a_library_is_loaded_from_memory_and_each_is_its_own(tmp_path, monkeypat
 def test_what_is_no_library_is_an_error_of_the_system(content):
     with pytest.raises(OSError, match=r"."):
         load_library(content)
-
-
-def as_user(user: int, act: Callable[[], object]) -> int:
-    """The number of a process of another user that acts; forked, since that user may not read this interpreter."""
-    import grp
-    import pwd
-
-    assert grp, pwd  # imported before that user would have to
-    process = os.fork()
-    if process:
-        return process
-    status = 1
-    try:
-        os.setgroups([])
-        os.setgid(user)
-        os.setuid(user)
-        os.chdir("/")
-        act()
-        status = 0
-    finally:
-        os._exit(status)
-
-
-def status_of(process: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from other_users import ATTACKER, VICTIM, as_user, needs_root, status_of
 
 import descend.optim
 from descend.errors import RuleError
@@ -27,7 +28,7 @@ from descend.optim.compiler.trace import trace
 from descend.optim.engine import arena_manager
 from descend.optim.engine.settings import GroupSettings
 from descend.optim.rules import Rule
-from descend.private_folder import PrivateFolder
+from descend.private_folder import PrivateFolder, load_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -383,3 +384,47 @@ def test_nothing_is_left_running_when_a_run_ends_early(tmp_path: Path) -> None:
         time.sleep(0.1)
     else:
         assert not Path(f"/proc/{pid}").exists()
+
+
+@needs_root
+@needs_compiler
+@pytest.mark.slow(seconds=30)
+def test_the_code_of_another_user_who_made_the_cache_first_is_not_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nor does that user stop the training: kernels are compiled for the process alone."""
+    with tempfile.TemporaryDirectory(prefix="descend-public-") as name:
+        public, mark = Path(name), Path(name, "ran")
+        public.chmod(0o1777)
+        job = adam_job()
+        source = (
+            "#include <cstdio>\n"
+            f'__attribute__((constructor)) void run() {{ std::fclose(std::fopen("{mark}", "w")); }}\n'
+            f'extern "C" const char* key() {{ return "{job.key}"; }}\n'
+        )
+        command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(tmp_path / "evil.so")]
+        subprocess.run(command, input=source.encode(), check=True)
+        evil = (tmp_path / "evil.so").read_bytes()
+
+        def plant() -> None:
+            folder = PrivateFolder(public / "cache" / "kernels")
+            folder.write(job.file, evil)
+            for path in (public / "cache", public / "cache" / "kernels", public / "cache" / "kernels" / job.file):
+                path.chmod(0o777)
+
+        def train() -> None:
+            monkeypatch.setattr(kernels, "PATIENCE_SECONDS", -1.0)
+            monkeypatch.setattr(kernels.CompilePolicy, "may_look", lambda _: True)
+            monkeypatch.setenv("DESCEND_CACHE_DIR", str(public / "cache"))
+            monkeypatch.setattr(arena_manager, "_compiler", kernels.KernelCompiler())
+            said = goes_on_as_plain(lambda: job in arena_manager._compiler.loaded, seconds=60.0)
+            assert job in arena_manager._compiler.loaded
+            assert "another user may have written" in said[0]
+
+        goes_on_as_plain()  # imports what that user could not read
+        assert status_of(as_user(ATTACKER, plant)) == 0
+        load_library(evil)
+        assert mark.exists()  # it would have run
+        mark.unlink()
+        assert status_of(as_user(VICTIM, train)) == 0
+        assert not mark.exists()
