@@ -240,6 +240,7 @@ def load_library(content: bytes, kind: Callable[[str], ctypes.CDLL] = ctypes.CDL
         return kind(f"/proc/self/fd/{'./' * next(_loads)}{file.fileno()}")
     # There are no such files here, or they must not be executed.
     with tempfile.TemporaryDirectory(prefix="descend-kernel-", ignore_cleanup_errors=True) as folder:
+        PrivateFolder(Path(folder), make=False).close()
         copy = Path(folder, f"{hashlib.sha256(content).hexdigest()}.so")
         copy.write_bytes(content)
         return kind(str(copy))

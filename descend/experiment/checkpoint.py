@@ -219,7 +219,7 @@ def _rows_of(saved: LoadedCheckpoint, run: Run) -> list[dict[str, Any]]:
         return cast("list[dict[str, Any]]", history)
     if (own := run.state.history.at(history)) is not None:
         return [*own]
-    files = [saved.checkpoint / ROWS, saved.checkpoint.parents[1] / ROWS]  # beside a copy, and of a run
+    files = [saved.checkpoint / ROWS, saved.checkpoint.absolute().parents[1] / ROWS]  # beside a copy, and of a run
     found = [[row for row in _read_or_none(file) if row["mode"] != RESTART] for file in files]
     for rows in found:
         if (whole := RowList(rows).at(history)) is not None:

@@ -218,6 +218,8 @@ class RunDirectory:
         wanted = _in_utf8(_given_path(path) if path is not None else _default_path(name))
         self._new = _first_missing(wanted)
         self.path = wanted if resume and wanted.is_dir() else _create(wanted, given=path is not None)
+        if self.path != wanted:  # which another run has
+            self._new = self.path
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise ConfigurationError(
                 f"run directory {self.path} cannot be written: change its permissions or name another"

@@ -362,6 +362,7 @@ class KernelCompiler:
 def _started(job: CompileJob) -> CompilerProcess:
     folder = Path(tempfile.mkdtemp(prefix="descend-kernel-"))
     try:
+        PrivateFolder(folder, make=False).close()  # what is written there will be executed
         return job.start(folder / job.file)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

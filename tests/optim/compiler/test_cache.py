@@ -180,18 +180,24 @@ def test_whatever_the_cache_is_kernels_are_made_and_one_line_says_so(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+TEMPORARY = ("no place for temporary files", "everybody's place for temporary files")
+
+
 @needs_compiler
 @pytest.mark.slow(seconds=20)
 @pytest.mark.usefixtures("eager")
-@pytest.mark.parametrize("what", ["no home", "a full disk", "deleted", "no place for temporary files"])
+@pytest.mark.parametrize("what", ["no home", "a full disk", "deleted", *TEMPORARY])
 def test_a_cache_that_fails_costs_a_line(
     workshop: kernels.KernelCompiler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
 ) -> None:
     if what == "no home":
         for name in ("DESCEND_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
             monkeypatch.delenv(name, raising=False)
-    elif what == "no place for temporary files":
-        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    elif what in TEMPORARY:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+        if what == "everybody's place for temporary files":
+            (tmp_path / "temporary").mkdir()
+            (tmp_path / "temporary").chmod(0o777)
     else:
 
         def write(folder: PrivateFolder, name: str, content: bytes) -> None:
