@@ -454,7 +454,7 @@ def beginning(
         input=json.dumps(job) + "\n",
         capture_output=True,
         text=True,
-        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONPATH": root},
+        env={**os.environ, "DESCEND_CACHE_DIR": cache, "PYTHONPATH": root},
         check=True,
     )
     return json.loads(done.stdout.splitlines()[-1])

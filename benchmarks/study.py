@@ -246,7 +246,7 @@ def whole_first(case: Case) -> float:
     """Seconds of it in a new process that finds no traces on disk, without those of starting Python and importing."""
     with tempfile.TemporaryDirectory() as place:
         command = [sys.executable, __file__, "--case", str(CASES.index(case)), "--first"]
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": place}
+        environment = {**os.environ, "DESCEND_CACHE_DIR": place}
         return float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
 
 

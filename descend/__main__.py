@@ -19,7 +19,7 @@ from descend.exit_codes import main as exit_with_code
 from descend.filenames import no_directory
 from descend.signal_mask import STOP_SIGNALS
 from descend.study.commands import app as study
-from descend.terminal import write
+from descend.terminal import emit, write
 from descend.version import __version__
 
 if TYPE_CHECKING:
@@ -73,6 +73,11 @@ app = typer.Typer(
 def _print(text: object) -> None:
     """Print text that may have names from files in it: control characters are escaped, but for newlines and tabs."""
     typer.echo(printable(str(text), keep="\n\t"))
+
+
+def _say(text: str) -> None:
+    """Print what a run that is over has also left in its directory; no output that is closed or full is an error."""
+    emit(printable(text, keep="\n\t") + "\n", sys.stdout)
 
 
 def _print_version(wanted: bool) -> None:
@@ -195,8 +200,8 @@ def run(
     if rank() == 0:
         for one in result.trainers or (result,):
             if result.trainers:
-                _print(f"trainer {one.trainer}:")
-            _print(summary(one))
+                _say(f"trainer {one.trainer}:")
+            _say(summary(one))
 
 
 @app.command(
@@ -516,7 +521,7 @@ def demo(
 
     experiment = demo_experiment("fashion-mnist" if fashion_mnist else "digits")
     parts = (experiment.trainer, experiment.model, experiment.data_reader, experiment.optimizer)
-    _print(summary(run_experiment(*parts, run_dir=run_dir)))
+    _say(summary(run_experiment(*parts, run_dir=run_dir)))
 
 
 @app.command(
@@ -649,7 +654,7 @@ app.add_typer(study, name="study", rich_help_panel=CHOOSE)
 
 def _show(message: Warning | str, *about: object) -> None:
     """Print a warning as one line, without the position in our own code."""
-    sys.stderr.write("warning: " + printable(str(message), keep="\n\t") + "\n")
+    emit("warning: " + printable(str(message), keep="\n\t") + "\n", sys.stderr)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from descend.errors import DescendError
+from descend.terminal import emit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,20 +33,20 @@ def main(function: Callable[[], object]) -> NoReturn:
     try:
         function()
     except DescendError as error:
-        sys.stdout.flush()
+        emit("", sys.stdout)
         if os.environ.get("DESCEND_TRACEBACK"):
             _print_traceback(error)
             sys.exit(error.exit_code)
         if error.said:
             sys.exit(error.exit_code)
         word = "stopped" if error.exit_code == 75 else "error"
-        sys.stderr.write("".join(f"{word}: {without_native_frames(problem)}\n" for problem in error.problems))
+        emit("".join(f"{word}: {without_native_frames(problem)}\n" for problem in error.problems), sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted: nothing was saved after the last checkpoint\n")
+        emit("interrupted: nothing was saved after the last checkpoint\n", sys.stderr)
         sys.exit(_INTERRUPTED)
     except Exception as error:
-        sys.stdout.flush()
+        emit("", sys.stdout)
         _print_traceback(error)
         sys.exit(1)
     sys.exit(0)
@@ -59,7 +60,7 @@ def without_native_frames(text: str) -> str:
 
 
 def _print_traceback(error: BaseException) -> None:
-    sys.stderr.write(without_native_frames("".join(traceback.format_exception(error))))
+    emit(without_native_frames("".join(traceback.format_exception(error))), sys.stderr)
 
 
 def exit_code(error: BaseException) -> int:

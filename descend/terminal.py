@@ -1,4 +1,7 @@
-"""Tables on a terminal: drawn by rich on a terminal, and plain text where a pipe or a file takes the output.
+"""Lines and tables on a terminal: drawn by rich on a terminal, and plain text where a pipe or a file takes the output.
+
+Nothing that is printed during a run may stop it: `emit` writes to a stream that may be closed, broken or full, and a
+`TolerantStream` is such a stream for others to write to.
 
 Colour, width and characters are rich's business: `NO_COLOR`, `COLUMNS`, `TERM=dumb` and encodings without line-drawing
 characters have the effect that they have elsewhere. Rich is imported for a terminal alone; it costs 0.1 s.
@@ -6,10 +9,12 @@ characters have the effect that they have elsewhere. Rich is imported for a term
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from descend.display import printable
@@ -20,7 +25,22 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-__all__ = ["Bar", "TextTable", "aligned", "is_terminal", "write"]
+try:
+    import fcntl
+except ImportError:  # not on this system
+    fcntl = None
+
+__all__ = [
+    "Bar",
+    "TextTable",
+    "TolerantStream",
+    "aligned",
+    "emit",
+    "hold_standard_streams",
+    "is_terminal",
+    "is_tty",
+    "write",
+]
 
 _GAP = 2  # spaces between columns
 _SPACES = re.compile(r"\s+")
@@ -52,9 +72,109 @@ class Bar:
     total: int
 
 
-def is_terminal(stream: IO[str]) -> bool:
+def is_tty(stream: IO[str] | None) -> bool:
+    """Whether it is a terminal; one that is closed, or missing as in a process without output, is none."""
+    try:
+        return stream is not None and stream.isatty()
+    except (ValueError, OSError):
+        return False
+
+
+def is_terminal(stream: IO[str] | None) -> bool:
     """Whether it is a terminal that can move its cursor."""
-    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    return is_tty(stream) and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def emit(text: str, stream: IO[str] | None) -> bool:
+    """Write text at once. Where that cannot be done the text is lost, and nothing else happens.
+
+    Args:
+        text: With the newline at its end.
+        stream: Such as `sys.stdout`, which may be closed, a pipe without a reader, or a file on a full disk. Letters
+            that its encoding does not have are written as escapes.
+
+    Returns:
+        Whether it was written.
+    """
+    if stream is None:
+        return False
+    try:
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:
+            encoding = getattr(stream, "encoding", None) or "ascii"
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()
+    except (OSError, ValueError):  # ValueError: the stream is closed
+        _drop_buffer(stream)
+        return False
+    return True
+
+
+def _drop_buffer(stream: IO[str]) -> None:
+    """Forget what a stream holds back, which Python would write at its end, and end with an error of its own."""
+    with contextlib.suppress(OSError, ValueError):
+        descriptor = stream.fileno()
+        with Path(os.devnull).open("wb") as nowhere:
+            try:
+                before = os.dup(descriptor)
+            except OSError:  # closed: from now on its number belongs to no other file either
+                os.dup2(nowhere.fileno(), descriptor)
+                stream.flush()
+                return
+            try:
+                if _is_for_writing(descriptor):  # else its number belongs to another file by now
+                    os.dup2(nowhere.fileno(), descriptor)
+                    stream.flush()
+                    os.dup2(before, descriptor)
+            finally:
+                os.close(before)
+
+
+def _is_for_writing(descriptor: int) -> bool:
+    if fcntl is None:
+        return True
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    return bool(flags & (os.O_WRONLY | os.O_RDWR)) and not flags & getattr(os, "O_PATH", 0)
+
+
+def hold_standard_streams() -> None:
+    """Give the numbers of standard streams that were closed to the null device, before a file of ours gets them.
+
+    What is printed would be written into that file.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+
+
+class TolerantStream:
+    """A stream that loses what cannot be written, for libraries that draw on it.
+
+    Args:
+        stream: Where to write.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """See `emit`."""
+        emit(text, self._stream)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def isatty(self) -> bool:
+        """See `is_tty`."""
+        return is_tty(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def aligned(table: TextTable) -> list[str]:

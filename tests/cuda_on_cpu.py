@@ -5,6 +5,7 @@ Everything else is as on a GPU: addresses, tables, flags and the order of launch
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -85,7 +86,7 @@ class EmulatedJob(CudaCompileJob):
     def key(self) -> str:
         return "emulated"
 
-    def load(self) -> Any:
+    def load(self, content: bytes = b"") -> Any:
         return EmulatedModule(self.source()), plan(from_structure(self.structure))
 
 
@@ -96,7 +97,7 @@ class EmulatedMatrixJob(DeviceMatrixJob):
     def key(self) -> str:
         return "emulated"
 
-    def load(self) -> Any:
+    def load(self, content: bytes = b"") -> Any:
         return EmulatedModule(self.source()), device_plan(from_structure(self.structure))
 
 
@@ -108,6 +109,9 @@ class EverythingCompiled:
 
     def known(self, job: EmulatedMatrixJob) -> Any:
         return job.load()
+
+    def failing(self, job: Any, what: str) -> Any:
+        return contextlib.nullcontext()
 
     def has_failed(self, _: Any) -> bool:
         return True

@@ -1,15 +1,19 @@
 """Tables for a terminal: columns where they fit, records where they do not, and plain text for a pipe."""
 
 import io
+import json
 import os
 import pty
 import re
+import shlex
+import subprocess
 import sys
 
 import pytest
+from faults.doors import in_a_process
 
 from descend import terminal
-from descend.terminal import Bar, TextTable, aligned, write
+from descend.terminal import Bar, TextTable, aligned, emit, is_terminal, is_tty, write
 
 TABLE = TextTable(
     [("name", "size", "what it is"), ("a", "1,000", "first\nremark"), ("[bold]b\x1b[31m", "2", "")], ("size",)
@@ -143,3 +147,77 @@ def test_a_command_asks_whether_it_is_on_a_terminal():
     assert "\x1b[36mLAMB" in said
     assert "Traceback" not in said
     assert terminal.is_terminal(Screen()) is bool(os.environ.get("TERM", "dumb").replace("dumb", ""))
+
+
+def test_text_is_lost_with_a_stream_that_is_closed_full_or_missing_and_nothing_else_happens(tmp_path):
+    assert not emit("text\n", None)
+    closed = (tmp_path / "closed").open("w")
+    closed.close()
+    assert not emit("text\n", closed)
+    assert not is_tty(closed)
+    assert not is_tty(None)
+    assert not is_terminal(None)
+    with (tmp_path / "read").open("w"), (tmp_path / "read").open() as readable:
+        assert not emit("text\n", readable)
+
+
+def test_letters_that_an_encoding_lacks_are_escaped():
+    held = io.BytesIO()
+    stream = io.TextIOWrapper(held, encoding="ascii")
+    assert emit("λ = 1\n", stream)
+    assert held.getvalue() == b"\\u03bb = 1\n"
+
+
+SCRIPT = """
+import os, sys
+{before}
+import descend
+from faults.doors import fit
+result = fit(stop=descend.Epochs(3), run_dir=sys.argv[1])
+assert result.steps == 12
+"""
+ENDS = {
+    "closed in the process": "os.close(1)",
+    "its object is closed": "sys.stdout.close()",
+    "missing": "sys.stdout = None",
+    "a full disk": "os.dup2(os.open('/dev/full', os.O_WRONLY), 1)",
+    "a pipe without a reader": "r, w = os.pipe(); os.close(r); os.dup2(w, 1)",
+    "read-only": "os.dup2(os.open('/dev/null', os.O_RDONLY), 1)",
+    "all of them": "os.close(0); os.close(1); os.close(2)",
+}
+
+
+@pytest.mark.slow(seconds=25)
+@pytest.mark.parametrize("what", ENDS)
+def test_a_run_whose_output_is_gone_trains_to_its_end(tmp_path, what):
+    """And the process ends well, though Python writes what a stream holds back once more at its end."""
+    ended = in_a_process(SCRIPT.format(before=ENDS[what]), tmp_path, str(tmp_path / "run"))
+    assert ended.returncode == 0, ended.stderr
+    assert "epoch 3/3" in (tmp_path / "run" / "log.txt").read_text()
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["end"]["exit_code"] == 0
+
+
+@pytest.mark.slow(seconds=15)
+@pytest.mark.parametrize("redirected", [">&-", "> /dev/full", "| true", ">&- 2>&- <&-"])
+def test_a_command_whose_output_is_gone_trains_to_its_end(tmp_path, redirected):
+    text = f"{shlex.quote(sys.executable)} -m descend demo --run-dir run {redirected}; exit ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(["bash", "-c", text], cwd=tmp_path, env=environment, check=False, stderr=subprocess.PIPE)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["end"]["exit_code"] == 0
+
+
+@pytest.mark.parametrize("before", ["os.close(1)", "os.dup2(os.open('/dev/full', os.O_WRONLY), 1)"])
+def test_a_bar_on_a_terminal_that_is_gone_stops_nothing(tmp_path, before):
+    text = f"""
+import os, sys
+os.environ["TERM"] = "xterm"
+import descend.callbacks.progress_bar as bars, descend.terminal, descend.experiment.build as build
+bars.is_tty = build.is_tty = lambda stream: True
+{before}
+import descend
+from faults.doors import fit
+assert fit(stop=descend.Epochs(3)).steps == 12
+"""
+    ended = in_a_process(text, tmp_path)
+    assert ended.returncode == 0, ended.stderr

@@ -232,6 +232,8 @@ def _copy(written: Path, checkpoint_dir: str, trainer: str, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(beside, ignore_errors=True)
         shutil.copytree(written, beside)
+        if (rows := written.parents[1] / "metrics.jsonl").is_file():  # the history up to the checkpoint is in it
+            shutil.copyfile(rows, beside / rows.name)
         if (folder / name).exists():
             shutil.rmtree(folder / name)
         beside.rename(folder / name)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from descend.display import printable
+from descend.terminal import emit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -73,6 +74,8 @@ def is_muted() -> bool:
 def say(text: str, even_muted: bool = False) -> None:
     """Print lines for the user; other control characters than newlines and tabs are escaped.
 
+    Output that is closed or full stops nothing; see `descend.terminal.emit`.
+
     Args:
         text: The lines.
         even_muted: Print them within `muted` as well, on a rank that speaks for one of several trainers.
@@ -87,8 +90,7 @@ def say(text: str, even_muted: bool = False) -> None:
     if _claims:
         _claims[-1].print(text, markup=False, highlight=False, soft_wrap=True)  # brackets are no markup
     else:
-        sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()
+        emit(f"{text}\n", sys.stdout)
 
 
 def with_unit(value: float, unit: str) -> str:

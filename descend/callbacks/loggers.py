@@ -224,7 +224,8 @@ class CSVLogger(Logger):
 
     def begin(self, run: RunView) -> None:
         """See `Logger.begin`."""
-        self._place = run.control.path(str(self.path))
+        self._find = lambda: run.control.path(str(self.path))
+        self._place = self._find()
         lines = _lines_of(self._place)
         self._columns = list(lines[0]) if lines and run.step else ["step", "epoch"]
         self._write_all([line for line in lines if int(line["step"]) <= run.step] if run.step else [])
@@ -237,6 +238,7 @@ class CSVLogger(Logger):
         if new := [name for name in self._line if name not in self._columns]:
             self._file.truncate(self._line_at)
             self._file.flush()
+            self._place = self._find()  # an error where the directory is no longer that of the run
             lines = _lines_of(self._place)
             self._columns += new
             self._write_all([*lines, self._line])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import IO, TYPE_CHECKING, ClassVar, cast
 
 from descend.callbacks.console import claim, is_muted, release
 from descend.callbacks.name_fields import at_least
 from descend.callbacks.progress_lines import shown_rates, shown_values
+from descend.terminal import TolerantStream, is_tty
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class ProgressBar(Callback):
 
     def before_epoch(self, epoch: EpochView) -> None:
         """See `Callback.before_epoch`."""
-        if is_muted() or not sys.stdout.isatty():
+        if is_muted() or not is_tty(sys.stdout):
             return
         if self._progress is None:
             self._progress = _open(self.bar_width or 30)
@@ -111,6 +112,7 @@ class ProgressBar(Callback):
 
 
 def _open(width: int) -> Progress:
+    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -137,6 +139,7 @@ def _open(width: int) -> Progress:
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[note]}"),
         transient=True,
+        console=Console(file=cast("IO[str]", TolerantStream(sys.stdout))),
     )
     bar.start()
     return bar

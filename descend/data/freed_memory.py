@@ -55,4 +55,7 @@ def _trim() -> Callable[[int], int] | None:
     """`malloc_trim` of the GNU C library."""
     if not sys.platform.startswith("linux"):
         return None
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries of Linux have none
+    try:
+        return getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries of Linux have none
+    except OSError:
+        return None

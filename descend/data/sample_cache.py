@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.data.wrapped_source import WrappedSource
-from descend.errors import ConfigurationError, DataError
+from descend.errors import ConfigurationError, warn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,9 @@ def cached(source: FileSource, paths: Sequence[Path], options: ReadOptions) -> F
 
     Raises:
         ConfigurationError: samples are of no fixed size, or one is larger than the cache.
-        DataError: the folder cannot be used.
+
+    Warns:
+        UserWarning: the folder cannot be used, and samples are decoded each time.
     """
     if options.tokenizer is not None and not isinstance(options.tokenizer, str):
         raise ConfigurationError("read: cache= needs a tokenizer that is named by a file, to know it again")
@@ -84,7 +86,8 @@ def cached(source: FileSource, paths: Sequence[Path], options: ReadOptions) -> F
             with (folder / f"{key}.{ending}").open("ab") as file:
                 file.truncate(capacity * size)  # takes no place on the disk before something is written
     except OSError as error:
-        raise DataError(f"the cache {folder} cannot be used: {error}") from error
+        warn(f"the cache {folder} cannot be used ({error}): samples are decoded each time they are read")
+        return source
     return CachedSource(source, folder / key, record, capacity)
 
 
@@ -134,7 +137,11 @@ class CachedSource(WrappedSource):
 
     def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
         """The samples with these numbers."""
-        records, sums = self._mapped()
+        try:
+            records, sums = self._mapped()
+        except OSError as error:  # removed under this process, or too many files are open
+            warn(f"the cache {self._stem.parent} cannot be read ({error}): samples are decoded each time they are read")
+            return self._source.read(samples)
         inside = samples < self._capacity
         found = np.empty(len(samples), self._record)
         there = np.zeros(len(samples), bool)

@@ -77,23 +77,34 @@ class SlotWriter:
             size = one.numel() * one.element_size()
             places[name] = _SlotTensor(str(one.dtype).removeprefix("torch."), tuple(one.shape), total, size)
             total += -(-size // _ALIGNED) * _ALIGNED
-        if not CAN_SHARE:
+        try:
+            slot, descriptor = self._slot(max(total, 1))
+        except (OSError, RuntimeError):  # there is no memory to share, now or on this system
             room = np.zeros(total, np.uint8)
             _fill(room, tensors, places)
             return Content(0, False, places, room.tobytes()), None
-        slot, descriptor = self._slot(max(total, 1))
         _fill(self._memory[slot].numpy(), tensors, places)
         return Content(slot, descriptor is not None, places), descriptor
 
     def _slot(self, size: int) -> tuple[int, int | None]:
-        """A slot for `size` bytes, and the descriptor of its file if it is new."""
+        """A slot for `size` bytes, and the descriptor of its file if it is new.
+
+        Raises:
+            OSError, RuntimeError: there is none.
+        """
+        if not CAN_SHARE:
+            raise OSError("this system sends no descriptors to other processes")
         fitting = [slot for slot in self._free if len(self._memory[slot]) >= size]
         if fitting:
             slot = min(fitting, key=lambda one: len(self._memory[one]))
             self._free.remove(slot)
             return slot, None
         descriptor = _file_without_name(size)
-        memory = _mapped(descriptor)
+        try:
+            memory = _mapped(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
         if self._free:  # all of them are too small: one goes, so that their number does not grow
             slot = self._free.pop()
             self._memory[slot] = memory
@@ -164,8 +175,14 @@ def _file_without_name(size: int) -> int:
     """The descriptor of a file of zeros in memory, or in the folder for temporary files where there is none."""
     with contextlib.suppress(OSError, AttributeError):  # not on this system
         descriptor = os.memfd_create("descend-batches", os.MFD_CLOEXEC)
-        os.ftruncate(descriptor, size)
+        try:
+            os.ftruncate(descriptor, size)
+        except OSError:
+            os.close(descriptor)
+            raise
         return descriptor
     with tempfile.TemporaryFile() as file:
         file.truncate(size)
+        if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and not a crash at the first use
+            os.posix_fallocate(file.fileno(), 0, size)
         return os.dup(file.fileno())

@@ -36,15 +36,22 @@ class SpilledColumns:
     def __init__(self) -> None:
         self._folder: Path | None = None
         self._files: dict[Hashable, Path] = {}
+        self._written = 0
         self._mapped: OrderedDict[Hashable, Any] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_folder": None, "_files": {}, "_mapped": OrderedDict()}
+        return {"_folder": None, "_files": {}, "_written": 0, "_mapped": OrderedDict()}
 
     def __len__(self) -> int:
         return len(self._files)
 
     def __contains__(self, key: Hashable) -> bool:
+        """Whether a column was written and can still be read; temporary files may be cleaned away under a process."""
+        if key in self._files and key not in self._mapped:
+            try:
+                self._map(key)
+            except (OSError, ValueError):
+                del self._files[key]
         return key in self._files
 
     def put(self, key: Hashable, column: Any) -> None:
@@ -62,7 +69,8 @@ class SpilledColumns:
                 weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
             if shutil.disk_usage(self._folder).free < column.nbytes + FREE_BYTES:
                 return
-            file = self._folder / str(len(self._files))
+            file = self._folder / str(self._written)
+            self._written += 1
             if isinstance(column, np.ndarray):
                 np.save(file.with_suffix(".npy"), column, allow_pickle=False)
                 self._files[key] = file.with_suffix(".npy")
@@ -76,15 +84,18 @@ class SpilledColumns:
             return
 
     def get(self, key: Hashable) -> Any:
-        """A column that was written, mapped into memory."""
+        """A column that is there, mapped into memory."""
         if key not in self._mapped:
-            file = self._files[key]
-            if file.suffix == ".npy":
-                self._mapped[key] = np.load(file, mmap_mode="r", allow_pickle=False)
-            else:
-                arrow = library("pyarrow", "a table")
-                self._mapped[key] = arrow.ipc.open_file(arrow.memory_map(str(file))).read_all().column(0)
-            while len(self._mapped) > _MAPPED:
-                self._mapped.popitem(last=False)
+            self._map(key)
         self._mapped.move_to_end(key)
         return self._mapped[key]
+
+    def _map(self, key: Hashable) -> None:
+        file = self._files[key]
+        if file.suffix == ".npy":
+            self._mapped[key] = np.load(file, mmap_mode="r", allow_pickle=False)
+        else:
+            arrow = library("pyarrow", "a table")
+            self._mapped[key] = arrow.ipc.open_file(arrow.memory_map(str(file))).read_all().column(0)
+        while len(self._mapped) > _MAPPED:
+            self._mapped.popitem(last=False)

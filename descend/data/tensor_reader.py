@@ -9,6 +9,7 @@ import numpy as np
 
 from descend.data.nested_fields import as_rows
 from descend.errors import DataError
+from descend.page_locked import page_locked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,7 +88,7 @@ def _page_locked(rows: Tensor, count: int, index: Tensor | None = None) -> Tenso
 
     rows, shape = rows.detach(), (count, *rows.shape[1:])
     is_large = math.prod(shape) * rows.element_size() > STAGED_BYTES
-    room = torch.empty(shape, dtype=rows.dtype, pin_memory=is_large)
+    room = page_locked(shape, rows.dtype) if is_large else torch.empty(shape, dtype=rows.dtype)
     return room.copy_(rows) if index is None else torch.index_select(rows, 0, index, out=room)
 
 

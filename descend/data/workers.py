@@ -13,6 +13,7 @@ writes, unless `IBV_FORK_SAFE=1` was set before it was loaded.
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -53,6 +54,7 @@ _DEATH_SECONDS = 60.0  # from the end of its pipe to its exit; Python finalizes 
 _TASKS = 2 if sys.platform == "linux" else 1  # macOS acknowledges descriptors on the pipe; Windows has small buffers
 _FEW_SAMPLES = 2048  # of a task, 8 bytes each; Linux buffers some 200 KiB
 _NO_SAMPLE = -1  # no sample was begun yet
+_UNKNOWN = -2  # nothing is shared with the process
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ class Pool:
                 for number in range(self._count):
                     ours, theirs = context.Pipe()
                     _limit_reads(ours, self._timeout)
-                    sample = context.RawValue("q", _NO_SAMPLE)
+                    sample = _shared_number(context)
                     arguments = (theirs, self._pipeline, sample, self._prepare, number, self._count)
                     process = context.Process(
                         target=_serve, args=arguments, name=f"descend-loader-{number}", daemon=True
@@ -142,6 +144,12 @@ class Pool:
                     process.start()
                     theirs.close()
                     self._workers.append(_Worker(process, ours, sample))
+        except OSError as error:  # too many processes or files, or too little memory
+            self.close()
+            raise ConfigurationError(
+                f"workers={self._count}: a process cannot be started ({error.strerror or error}); pass fewer, or "
+                "workers=0 to read in this process"
+            ) from error
         except Exception as error:  # pickle raises PicklingError, AttributeError, TypeError, ...
             self.close()
             raise ConfigurationError(
@@ -184,11 +192,8 @@ class Pool:
 
     def _at(self, worker: _Worker) -> str:
         sample = worker.sample.value
-        return (
-            f"sample {sample} of {self._pipeline.name}"
-            if sample != _NO_SAMPLE
-            else f"the first of {self._pipeline.name}"
-        )
+        which = {_NO_SAMPLE: "the first", _UNKNOWN: "a sample"}.get(sample, f"sample {sample}")
+        return f"{which} of {self._pipeline.name}"
 
     def _hang(self, worker: _Worker) -> DataError:
         return DataError(
@@ -209,6 +214,14 @@ class Pool:
         return DataError(
             f"loader {worker.process.name} (process {worker.process.pid}) was {how} at {self._at(worker)}{hint}"
         )
+
+
+def _shared_number(context: Any) -> Any:
+    """An int64 that a process shares; without shared memory (no /dev/shm) one of each, which says nothing here."""
+    try:
+        return context.RawValue("q", _NO_SAMPLE)
+    except OSError:
+        return ctypes.c_longlong(_UNKNOWN)
 
 
 def _limit_reads(pipe: Any, timeout_seconds: float | None) -> None:

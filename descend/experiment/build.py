@@ -9,6 +9,7 @@ from descend.callbacks.name_fields import problems as unknown_names
 from descend.errors import ConfigurationError
 from descend.experiment.no_files import NoFiles
 from descend.runtime.dtensor import is_sharded
+from descend.terminal import is_tty
 from descend.train import Callbacks
 from descend.train.layers import layer_names
 from descend.train.memory import MicroBatchSize
@@ -81,7 +82,7 @@ def build_run(
 
         optimizer = ZeroRedundancyOptimizer(optimizer, parameters, communicator)
     watching = tuple(callbacks)
-    if sys.stdout.isatty():
+    if is_tty(sys.stdout):
         from descend.callbacks.progress_bar import ProgressBar
 
         if not any(isinstance(callback, ProgressBar) for callback in watching):

@@ -17,12 +17,14 @@ import torch
 
 from descend.arguments import shown
 from descend.errors import DescendError, StorageError, table, warn
-from descend.filenames import unescape
+from descend.filenames import regular_file, unescape
 from descend.runtime import Snapshot, flatten, unflatten, verify
 from descend.runtime.checkpoint import optimizer_tensors_of, read_plain_state, weights_of
 from descend.runtime.dtensor import copy_into, from_shard, is_sharded, local_region
+from descend.runtime.rows import RESTART, ROWS, RowList, read_rows
 from descend.runtime.shards import Region
 from descend.train.module_state import tensors_of
+from descend.train.progress import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -189,6 +191,9 @@ def restore(
             for group in saved.parts["optimizer"]["groups"]:
                 for option in keep_options:
                     group.pop(option, None)
+    if "train" in parts:
+        with as_storage_error(saved.checkpoint):
+            saved.parts["train"]["history"] = _rows_of(saved, run)
     loaded: list[str] = []
     for name, part in parts.items():
         with as_storage_error(saved.checkpoint, name, loaded):
@@ -201,6 +206,39 @@ def restore(
             copy_into(tensor, saved.weights[name])
     run.strategy.restored()
     run.state.load_times(times or {}, row_seconds or {})
+
+
+def _rows_of(saved: LoadedCheckpoint, run: Run) -> list[dict[str, Any]]:
+    """The rows of the history at a checkpoint: those of the run itself, or of the `metrics.jsonl` that goes with it.
+
+    Warns:
+        UserWarning: they are not there; those that can be read are taken.
+    """
+    history = saved.parts["train"]["history"]
+    if isinstance(history, list):  # until format 3 they stood in the checkpoint
+        return cast("list[dict[str, Any]]", history)
+    if (own := run.state.history.at(history)) is not None:
+        return [*own]
+    files = [saved.checkpoint / ROWS, saved.checkpoint.absolute().parents[1] / ROWS]  # beside a copy, and of a run
+    found = [[row for row in _read_or_none(file) if row["mode"] != RESTART] for file in files]
+    for rows in found:
+        if (whole := RowList(rows).at(history)) is not None:
+            return whole
+    step = saved.parts["train"]["contexts"][Mode.TRAIN.value]["step"]
+    kept = [row for row in found[0] or found[1] if row["step"] <= step][: history["rows"]]
+    if run.communicator.is_rank_zero:
+        warn(
+            f"{files[1]} no longer holds the {history['rows']:,} rows that belong to {saved.checkpoint.name}: the "
+            f"history of the run begins with the {len(kept):,} that can be read; all else continues as it was"
+        )
+    return kept
+
+
+def _read_or_none(file: Path) -> list[dict[str, Any]]:
+    try:
+        return read_rows(regular_file(file))
+    except OSError:
+        return []
 
 
 def restore_weights(saved: LoadedCheckpoint, run: Run) -> None:

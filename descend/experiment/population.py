@@ -35,7 +35,7 @@ from descend.experiment.runner import (
 )
 from descend.launch import as_trainer
 from descend.lazy_names import instance_check
-from descend.runtime import RunDirectory, SignalHandler, good_checkpoints, read_state, within_trainer, write_beside
+from descend.runtime import RunDirectory, SignalHandler, good_checkpoints, read_state, within_trainer
 from descend.train.optional_classes import is_ltfb
 from descend.train.population.exchange import STATE
 from descend.train.population.runner import Population, TrainerRun
@@ -77,7 +77,7 @@ def execute_population(
         for context, run in zip(contexts, runs, strict=True):
             with as_trainer(context.number, layout.trainers):
                 stack.enter_context(opened(run, signals))
-        lineage = _Lineage(None if top.files is None else top.files.path / "tournament.jsonl")
+        lineage = _Lineage(top.files)
         players = [TrainerRun(context.number, run) for context, run in zip(contexts, runs, strict=True)]
         population = Population(players, layout, world, seed, say, lineage.add)
         for run in runs:
@@ -238,10 +238,11 @@ def _begin_all(
 
 
 class _Lineage:
-    """The rows of `tournament.jsonl`; without a path there is none."""
+    """The rows of `tournament.jsonl`; without a directory there is none."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+    def __init__(self, files: RunDirectory | None) -> None:
+        self._files = files
+        self._path = None if files is None else files.path / "tournament.jsonl"
         self._rows: list[dict[str, Any]] = []
 
     def keep(self, rounds: int) -> None:
@@ -260,8 +261,8 @@ class _Lineage:
     def add(self, rows: list[dict[str, Any]]) -> None:
         """Add the rows of an exchange."""
         self._rows += rows
-        if self._path is not None:
-            write_beside(self._path, "".join(f"{json.dumps(row)}\n" for row in self._rows))
+        if self._files is not None:
+            self._files.write_text("tournament.jsonl", "".join(f"{json.dumps(row)}\n" for row in self._rows))
 
 
 def _run_population(population: Population) -> list[str]:

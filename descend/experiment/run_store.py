@@ -9,13 +9,14 @@ import platform
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from descend.callbacks.console import listening, say
-from descend.errors import DescendError
+from descend.errors import DescendError, StorageError
 from descend.exit_codes import exit_code
 from descend.experiment.best import monitored_metric
 from descend.experiment.checkpoint import capture
@@ -75,8 +76,9 @@ class DirectoryStore(NoFiles):
             self.directory = Path(self._communicator.on_rank_zero(open_directory))
             if self._files is not None:
                 stack.callback(self._files.close)
-                self._checkpoints = stack.enter_context(CheckpointManager(self._files.checkpoints, say))
-                run.stop.also(self._files.require_ownership)
+                manager = CheckpointManager(self._files.checkpoints, say, self._files.require_ownership)
+                self._checkpoints = stack.enter_context(manager)
+                run.stop.also(partial(self._files.require_ownership, look=False))
             stack.enter_context(super().opened(run))
             yield
 
@@ -131,10 +133,14 @@ class DirectoryStore(NoFiles):
             aside = self._files.set_aside()
             say(f"starts over with the weights of {checkpoint.name}; that run is in {aside} now")
             self._checkpoints.open()
-        for name, text in run.config.files.items():
-            self._files.write_text(name, text)
-        self._files.write_json("run.json", facts_of(run))
-        self._files.replace_rows([])
+        try:
+            for name, text in run.config.files.items():
+                self._files.write_text(name, text)
+            self._files.write_json("run.json", facts_of(run))
+            self._files.replace_rows([])
+        except StorageError:
+            self._files.discard()
+            raise
         self._files.log(f"descend {__version__}: {run.name} begins")
 
     def note_restart(self, run: Run, changes: Sequence[str]) -> None:
@@ -169,7 +175,8 @@ class DirectoryStore(NoFiles):
             plan = getattr(run.task.module, "plan", None)
             from descend.experiment.run_page.write import write_after_run
 
-            write_after_run(self._files.path, self._files.log, plan if _is_plan(plan) else None)
+            if self._files.is_ours():
+                write_after_run(self._files.path, self._files.log, plan if _is_plan(plan) else None)
 
     # ---- rows and checkpoints
 
@@ -202,11 +209,25 @@ class DirectoryStore(NoFiles):
             if self._files is None or self._checkpoints is None:
                 return "", 0.0
             self._files.require_ownership()
+            self._files.flush_rows()
             path = self._checkpoints.save(snapshot, request or SaveRequest(), final)
             return str(path or ""), self._checkpoints.longest_seconds
 
         path, self._save_seconds = self._communicator.on_rank_zero(write)
         return Path(path) if path else None
+
+    def require_ownership(self) -> None:
+        """See `RunStore.require_ownership`."""
+        if self._files is not None:
+            self._files.require_ownership()
+
+    def follow(self) -> Path | None:
+        """See `RunStore.follow`."""
+        if self._files is None or self._checkpoints is None or self._communicator.world_size > 1:
+            return None
+        if (moved := self._files.follow()) is not None:
+            self.directory, self._checkpoints.folder = moved, self._files.checkpoints
+        return moved
 
     def _wait_for_shards(self) -> None:
         """Before ranks write shards: those of an asynchronous save, perhaps of the same step, are no longer read."""

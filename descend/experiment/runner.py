@@ -23,8 +23,10 @@ from descend.experiment.best import Best, best_epoch, monitored_metric
 from descend.experiment.ranks import require_same_configuration
 from descend.leniency import Deviation, refused
 from descend.runtime import STOPPED, SaveRequest, SignalHandler
+from descend.runtime.directory_lock import DirectoryLost
 from descend.runtime.dtensor import full_tensor
 from descend.runtime.seeds import forked_rng
+from descend.terminal import hold_standard_streams
 from descend.train import Event, Mode
 from descend.train.evaluation import evaluate, leave_averages
 from descend.train.module_state import tensors_of
@@ -167,6 +169,7 @@ def check_exchange(run: Run) -> None:
 @contextmanager
 def opened(run: Run, signals: SignalHandler) -> Generator[None]:
     """Compare the ranks, open the store, and let callbacks set themselves up; nothing is trained yet."""
+    hold_standard_streams()
     alone = run.communicator.world_size == 1  # of several ranks, none leaves by itself
     run.stop.listen(signals.requested, signals.wait if alone else lambda waiting: None)
     with ExitStack() as stack:
@@ -258,6 +261,8 @@ def run_algorithm(run: Run, algorithm: Callable[[], str], trains: bool = True) -
             raise Stopped(f"{stopped}; {save_stopped(run, stopped)}") from None
         except NumericalError as error:
             raise NumericalError([*error.problems, *saved_after_error(run)]) from None
+        except DirectoryLost as lost:
+            raise DirectoryLost([*lost.problems, *saved_where_it_went(run)]) from None
     return reason
 
 
@@ -322,6 +327,14 @@ def saved_after_error(run: Run) -> list[str]:
     except StorageError as failed:
         return [failed.problems[0]]
     return [f"the state after {run.state.step:,} updates is saved in {path}"] if path else []
+
+
+def saved_where_it_went(run: Run) -> list[str]:
+    """Save what stands after the last whole step in the directory of a run that was renamed, and say how to resume."""
+    moved = run.store.follow()
+    if moved is None:
+        return ["nothing could be saved after the last checkpoint"]
+    return [*saved_after_error(run), f"continue the run with run_dir={str(moved)!r}, resume=True"]
 
 
 def _forget_test(run: Run) -> None:

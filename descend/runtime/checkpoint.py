@@ -17,6 +17,7 @@ inside the folder, and headers are compared with the sizes of files before anyth
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["newest_checkpoint", "read_state", "read_weights", "remove", "remove_leftovers", "save_checkpoint", "verify"]
 
 # 1: before the state was kept by the names of parts; its weights alone can be taken. 3: some tensors are sharded.
-FORMAT_VERSION, _WITHOUT_SHARDS = 3, 2
+# 4: the rows of the history are in metrics.jsonl, and the state holds how many there were, with a checksum.
+FORMAT_VERSION = 4
 
 _WEIGHTS, _OPTIMIZER, _STATE = "weights.safetensors", "training/optimizer.safetensors", "training/state.json"
 _MANIFEST = "manifest.json"
@@ -128,7 +130,9 @@ def save_checkpoint(
         if strange := _foreign_file(target):
             raise StorageError(f"{target} holds '{strange}', which no run has written: move the folder elsewhere")
         _remove_tree(beside)
-        (beside / "training").mkdir(parents=True)
+        folder.mkdir(exist_ok=True)
+        beside.mkdir()
+        (beside / "training").mkdir()
         facts = {
             _WEIGHTS: write_tensors(beside / _WEIGHTS, {escape(name): tensor for name, tensor in weights.items()}),
             _OPTIMIZER: write_tensors(beside / _OPTIMIZER, optimizer),
@@ -147,8 +151,9 @@ def save_checkpoint(
         _remove_tree(aside)
     except OSError as error:
         shutil.rmtree(beside, ignore_errors=True)
-        if aside.exists() and not target.exists():
-            aside.replace(target)
+        with contextlib.suppress(OSError):  # of a disk that turned read-only; the next process puts it back
+            if aside.exists() and not target.exists():
+                aside.replace(target)
         if isinstance(error, StorageError):
             raise
         raise StorageError(f"cannot write checkpoint {target}: {error.strerror or error}") from error
@@ -164,8 +169,7 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> dict[str, Any]:
 
 def _sealed(files: Mapping[str, Any], not_finite: str | None) -> dict[str, Any]:
     """A manifest, with a checksum of itself."""
-    version = FORMAT_VERSION if any(map(_SHARD.fullmatch, files)) else _WITHOUT_SHARDS
-    manifest = {"format_version": version, "descend": __version__, "files": files, "not_finite": not_finite}
+    manifest = {"format_version": FORMAT_VERSION, "descend": __version__, "files": files, "not_finite": not_finite}
     return {**manifest, "sha256": _seal(manifest)}
 
 

@@ -27,6 +27,7 @@ from descend.runtime.checkpoint import (
     save_checkpoint,
     verify,
 )
+from descend.runtime.directory_lock import DirectoryLost
 from descend.runtime.run_directory import write_beside
 from descend.runtime.save_request import STOPPED
 
@@ -115,21 +116,32 @@ class CheckpointManager:
     Args:
         folder: The folder; made at the first save.
         say: Prints a line for the user.
+        require: Called before each write; raises DirectoryLost where the folder is no longer that of this run.
 
     Attributes:
+        folder: The folder.
         failures: Number of saves that failed after all attempts.
         longest_seconds: Duration of the longest save.
     """
 
-    def __init__(self, folder: Path, say: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        say: Callable[[str], None] = lambda text: None,
+        require: Callable[[], object] = lambda: None,
+    ) -> None:
         self.folder = folder
+        self._require = require
         self.failures = 0
         self.longest_seconds = 0.0
         self._say = say
         self._failures_in_a_row = 0
-        self._ledger_path = folder.with_name(f"{folder.name}.json")
         self._ledger: dict[str, dict[str, Any]] = {}
         self._pending: _Background | None = None
+
+    @property
+    def _ledger_path(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.json")
 
     def open(self) -> Path | None:
         """Remove what a killed process has left half written; return the newest valid checkpoint, or None without any.
@@ -140,6 +152,7 @@ class CheckpointManager:
         Raises:
             StorageError: there are checkpoints and all are damaged.
         """
+        self._require()
         for name in remove_leftovers(self.folder):
             self._say(f"removed {name}, which a killed process has left half written")
         self._ledger = self._read_ledger()
@@ -175,6 +188,7 @@ class CheckpointManager:
             UserWarning: it could not be written, and training continues.
 
         Raises:
+            DirectoryLost: the folder is no longer that of this run.
             StorageError: it could not be written and is the final one, or the fifth failure in a row.
         """
         self.wait()
@@ -220,6 +234,8 @@ class CheckpointManager:
         for pause in (*(() if hopeless else RETRY_SECONDS), None):
             try:
                 self._attempt(snapshot, request)
+            except DirectoryLost:
+                raise
             except StorageError as error:
                 if pause is None:
                     self._failed(snapshot.step, error, final)
@@ -250,13 +266,15 @@ class CheckpointManager:
         who = sorted({*known["for"], request.who} - ({STOPPED} if request.who != STOPPED else set()))
         if snapshot.shards and snapshot.shards.problems:
             raise StorageError(snapshot.shards.problems)
+        self._require()
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot make {self.folder}: {error.strerror or error}") from error
         # Listed before it is written: a checkpoint that is not listed would never be removed.
         self._ledger[name] = {"for": who, "score": score, "times": dict(snapshot.times), "not_finite": bad}
         self._write_ledger()
+        self._require()
         shards = snapshot.shards
         tensors = (snapshot.weights, snapshot.optimizer)
         path = save_checkpoint(self.folder, snapshot.step, *tensors, snapshot.state, bad, shards)
@@ -269,6 +287,7 @@ class CheckpointManager:
             self._retain(request)
 
     def _write_ledger(self) -> None:
+        self._require()
         write_beside(self._ledger_path, json.dumps(self._ledger, indent=2, sort_keys=True) + "\n")
 
     def _retain(self, request: SaveRequest) -> None:
@@ -285,6 +304,7 @@ class CheckpointManager:
             if entry["for"] == [STOPPED] and _step(name) < newest:
                 entry["for"] = []
         for name in [name for name, entry in ledger.items() if not entry["for"]]:
+            self._require()
             if not remove(self.folder / name):
                 warn(f"{self.folder / name} is kept: it holds files that this run has not written")
             del ledger[name]

@@ -1,6 +1,7 @@
 """Heartbeat lock on a file: held by one process at a time, and no longer than that process runs.
 
     HeartbeatLock     the lock file: created exclusively, touched by its holder, taken over when it is stale
+    HeldFolder        a folder as it is on the disk, whatever its path comes to mean
     DirectoryLock     the lock of a run directory, `owner.json`, with a thread that touches it
 
 The claims of trials in a study directory (`descend/study/running/trial_leases.py`) are `HeartbeatLock`s too.
@@ -16,6 +17,9 @@ is gone:
                          either.
 
 So nothing has to be deleted by hand, and no process number is trusted.
+
+A folder can be deleted, renamed or exchanged for another under its owner. `DirectoryLock.require`, which is called
+before each write, compares the folder at the path with the one that was locked, and its `owner.json` with the own one.
 
 On NFS: `link` and exclusive creation are atomic on the server (version 3 and later), a touch sets the server's time,
 and opening a file asks the server for its present attributes. `flock` may be missing or local to one machine; then the
@@ -47,13 +51,18 @@ except ImportError:  # a system without flock: heartbeats alone decide
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-__all__ = ["OWNER", "DirectoryLock", "HeartbeatLock"]
+__all__ = ["OWNER", "DirectoryLock", "DirectoryLost", "HeartbeatLock", "HeldFolder", "is_stale_lock"]
 
 OWNER = "owner.json"
 
 HEARTBEAT_SECONDS = 1.0
 LEASE_SECONDS = 12.0
 _ATTEMPTS, _PAUSE_SECONDS = 100, 0.02
+_STALE_SECONDS = 86_400.0  # of a file whose machine is unknown
+
+
+class DirectoryLost(StorageError):
+    """A directory is no longer that of this process, which writes nothing more there."""
 
 
 class HeartbeatLock:
@@ -151,26 +160,37 @@ class HeartbeatLock:
 
     def is_held(self) -> bool:
         """Whether the lock file is the one of this object."""
-        return (self.read() or {}).get("token") == self._token
+        return self.owns(self.read() or {})
+
+    def owns(self, found: Mapping[str, Any]) -> bool:
+        """Whether the content of a lock file is that of this object's."""
+        return found.get("token") == self._token
 
     def renew(self) -> bool:
         """Touch the file; False, and `lost_to` set, if another process has taken the lock over or removed it."""
         owner = self.read()
         if owner is None:
             return False
-        if owner.get("token") != self._token:
+        if not self.owns(owner):
             self.lost_to = describe(owner)
             return False
         os.utime(self.path)
         return True
 
-    def release(self) -> None:
-        """Remove the file, if it is still that of this object."""
-        if not self.lost_to and self.is_held():
-            self.path.unlink(missing_ok=True)
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+    def release(self, remove: bool = True) -> None:
+        """Give the lock up.
+
+        Args:
+            remove: Remove the file, if it is still that of this object. Where that cannot be done, as on a disk that
+                turned read-only, the file stays, and the next process takes it over.
+        """
+        with contextlib.suppress(OSError):
+            if remove and not self.lost_to and self.is_held():
+                self.path.unlink(missing_ok=True)
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
 
     def age_seconds(self) -> float | None:
         """Seconds since the last heartbeat, by the clock of the file system; None if there is no file.
@@ -188,6 +208,67 @@ class HeartbeatLock:
             clock.unlink(missing_ok=True)
 
 
+class HeldFolder:
+    """A folder as it is on the disk, whatever its path comes to mean. Keeps a descriptor of it where there are such.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        OSError: there is none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+        if hasattr(os, "O_DIRECTORY"):  # elsewhere a folder in use cannot be moved
+            self._descriptor = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY)
+        self._identity = path.stat() if self._descriptor is None else os.fstat(self._descriptor)
+
+    def change(self) -> str | None:
+        """What became of the folder, as the beginning of a sentence; None while it is there.
+
+        Raises:
+            OSError: the file system cannot be reached.
+        """
+        try:
+            if os.path.samestat(self.path.stat(), self._identity):
+                return None
+            there = f"another directory is at {self.path}"
+        except (FileNotFoundError, NotADirectoryError):
+            there = f"{self.path} is gone"
+        moved = self.moved_to()
+        return f"{there} (the one in use was renamed to {moved})" if moved else f"{there} (the one in use was deleted)"
+
+    def moved_to(self) -> Path | None:
+        """Where the folder is now, where the system can tell and it was not deleted."""
+        try:
+            found = Path(f"/proc/self/fd/{self._descriptor}").readlink()
+            return found if os.path.samestat(found.stat(), self._identity) else None
+        except OSError:
+            return None
+
+    def require(self) -> None:
+        """Raise DirectoryLost if another folder, or none, is at the path."""
+        try:
+            change = self.change()
+        except OSError as error:
+            raise StorageError(f"cannot reach {self.path}: {error.strerror or error}") from error
+        if change:
+            raise DirectoryLost(_lost(change))
+
+    def close(self) -> None:
+        """Close the descriptor; the object is used no more."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+def _lost(what: str) -> str:
+    return f"{what}: this process ends here and writes nothing more there"
+
+
 class DirectoryLock:
     """The lock of a run directory, held until `release`. A thread renews it.
 
@@ -202,8 +283,13 @@ class DirectoryLock:
     def __init__(self, folder: Path) -> None:
         self._lock = HeartbeatLock(folder / OWNER, keep_open=True)
         self._end = threading.Event()
+        self._lost: str | None = None
         try:
-            self._acquire()
+            self._folder = HeldFolder(folder)
+            with contextlib.ExitStack() as failed:
+                failed.callback(self._folder.close)
+                self._acquire()
+                failed.pop_all()
         except OSError as error:
             if isinstance(error, StorageError):
                 raise
@@ -212,16 +298,52 @@ class DirectoryLock:
         self._thread.start()
 
     def lost(self) -> str | None:
-        """The process that has taken the directory over, since this one sent no heartbeat for a lease; or None."""
-        return self._lock.lost_to
+        """Why the directory is no longer that of this process, as far as is known; None while it is."""
+        return self._lost
 
-    def require(self) -> None:
-        """Raise StorageError if the lock is lost."""
-        if self._lock.lost_to:
-            raise StorageError(
-                f"{self._lock.path.parent} now belongs to {self._lock.lost_to}: this process sent no heartbeat for "
-                f"more than {LEASE_SECONDS:g} seconds; it ends here and writes nothing more"
+    def require(self, look: bool = True) -> None:
+        """Raise an error if the directory is no longer that of this process.
+
+        Args:
+            look: Look at the disk; else what the last look found counts, the heartbeat's at least once per second.
+
+        Raises:
+            DirectoryLost: it was taken over by another process, deleted, renamed or exchanged, or its lock was removed.
+            StorageError: it cannot be reached now.
+        """
+        if look:
+            try:
+                self._look()
+            except OSError as error:
+                raise StorageError(f"cannot reach {self._folder.path}: {error.strerror or error}") from error
+        if self._lost:
+            raise DirectoryLost(self._lost)
+
+    def _look(self) -> None:
+        folder = self._folder.path
+        if self._lost:
+            return
+        if change := self._folder.change():
+            self._lost = _lost(change)
+        elif (owner := self._lock.read()) is None:
+            self._lost = _lost(f"{folder} has lost its {OWNER}, so another process may own it")
+        elif not self._lock.owns(owner):
+            self._lock.lost_to = describe(owner)
+            self._lost = (
+                f"{folder} now belongs to {self._lock.lost_to}: this process sent no heartbeat for more than "
+                f"{LEASE_SECONDS:g} seconds; it ends here and writes nothing more"
             )
+
+    def follow(self) -> Path | None:
+        """Hold the directory at its new path if it was renamed and is still that of this process; None if not."""
+        moved = self._folder.moved_to()
+        if moved is None or self._end.is_set():
+            return None
+        lock = HeartbeatLock(moved / OWNER).read()
+        if lock is None or not self._lock.owns(lock):
+            return None
+        self._folder.path, self._lock.path, self._lost = moved, moved / OWNER, None
+        return moved
 
     def release(self) -> None:
         """Give the directory up."""
@@ -229,7 +351,10 @@ class DirectoryLock:
             return
         self._end.set()
         self._thread.join()
-        self._lock.release()
+        with contextlib.suppress(OSError):
+            self._look()
+        self._lock.release(remove=not self._lost)
+        self._folder.close()
 
     def _acquire(self) -> None:
         folder = self._lock.path.parent
@@ -266,9 +391,9 @@ class DirectoryLock:
     def _renew(self) -> None:
         while not self._end.wait(HEARTBEAT_SECONDS):
             with contextlib.suppress(OSError):  # a file system that is unreachable for a while
-                self._lock.renew()
-                if self._lock.lost_to:
-                    return
+                self._look()
+                if not self._lost:
+                    self._lock.renew()
 
 
 def describe(owner: Mapping[str, Any]) -> str:
@@ -286,6 +411,17 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return {}  # not written by us, and not touched
     return found if isinstance(found, dict) else {}
+
+
+def is_stale_lock(path: Path) -> bool:
+    """Whether a lock file beside the real one, half written or renamed, was left by a process that is gone.
+
+    One of another machine counts as such after a day, and one without content, which is written at once, after seconds.
+    """
+    found, age = _read(path) or {}, time.time() - path.stat().st_mtime
+    if found and found.get("boot") != _boot():
+        return age > _STALE_SECONDS
+    return _flock_is_free(path) and (bool(found) or age > HEARTBEAT_SECONDS)
 
 
 def _touched(path: Path) -> int | None:

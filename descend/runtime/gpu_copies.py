@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from descend.data.tensor_reader import STAGED_BYTES
+from descend.page_locked import page_locked, page_locked_copy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,7 @@ class HostNumber:
         if value.device.type != "cuda":
             self._room = value.detach().clone()
             return
-        self._room = torch.empty((), dtype=value.dtype, pin_memory=True)
+        self._room = page_locked((), value.dtype)
         self._room.copy_(value.detach(), non_blocking=True)
         self._arrived = torch.cuda.Event()
         self._arrived.record(torch.cuda.current_stream(value.device))
@@ -64,7 +65,8 @@ def send_to_gpu(tensors: Sequence[torch.Tensor], device: torch.device) -> list[t
         device: Of the copies.
     """
     pinned = [
-        tensor if tensor.nbytes <= STAGED_BYTES or tensor.is_pinned() else tensor.pin_memory() for tensor in tensors
+        tensor if tensor.nbytes <= STAGED_BYTES or tensor.is_pinned() else page_locked_copy(tensor)
+        for tensor in tensors
     ]
     if sum(tensor.nbytes for tensor in pinned) < _SMALL:
         return [tensor.to(device, non_blocking=True) for tensor in pinned]

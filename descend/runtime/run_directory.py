@@ -13,6 +13,7 @@ YYYYmmdd_HHMMSS_NAME/
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
@@ -25,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, warn
 from descend.filenames import regular_file
-from descend.runtime.directory_lock import OWNER, DirectoryLock
-from descend.runtime.rows import read_rows
+from descend.runtime.directory_lock import OWNER, DirectoryLock, is_stale_lock
+from descend.runtime.rows import RESTART, are_readable, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +50,8 @@ def write_beside(path: Path, content: str | bytes) -> None:
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # of a disk that turned read-only
+            beside.unlink(missing_ok=True)
         raise StorageError(f"cannot write {path}: {error.strerror or error}; is the disk full or read-only?") from error
 
 
@@ -80,6 +82,18 @@ def _given_path(path: Any) -> Path:
     if wanted.is_symlink() and not wanted.exists():
         raise ConfigurationError(f"run directory {wanted} is a link to {wanted.readlink()}, and nothing is there")
     return wanted
+
+
+def _in_utf8(path: Path) -> Path:
+    """The path; an error where it is no text, which files of tensors and JSON need it to be."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        place = os.fsencode(path).decode(errors="backslashreplace")
+        raise ConfigurationError(
+            f"run_dir must be a path in UTF-8, got {place}: name another directory, or rename those on the way"
+        ) from None
+    return path
 
 
 def _cannot_make(path: Path, error: OSError) -> ConfigurationError:
@@ -124,8 +138,6 @@ def _has_owner(path: Path) -> bool:
     return (path / OWNER).is_file()
 
 
-RESTART = "restart"  # the mode of a row of metrics.jsonl that marks one
-
 _OF_A_RUN = (
     "experiment.prototext",
     "run.json",
@@ -135,31 +147,38 @@ _OF_A_RUN = (
     "checkpoints.json",
     "report.html",
 )
+_WRITTEN = {*_OF_A_RUN, "tournament.jsonl"}  # by `write_beside`
+_PART = re.compile(r"\.(.+)\.(\d+)\.part")
+_OF_A_LOCK = re.compile(rf"\.{re.escape(OWNER)}\.[0-9a-f]{{16}}\.(part|gone)|\.clock-[0-9a-f]{{16}}")
 
 
 class _Lines:
     """A text file to append whole lines to; lines that cannot be written are kept for the next attempt."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._pending: list[str] = []
         self._warned = False
 
     def add(self, line: str) -> None:
         self._pending.append(line)
+        self.flush()
+
+    def flush(self, to_disk: bool = False) -> None:
+        """Write the lines that could not be written before."""
         try:
-            self._write("".join(f"{line}\n" for line in self._pending).encode())
+            self._write("".join(f"{line}\n" for line in self._pending).encode(), to_disk)
         except OSError as error:
             warned, self._warned = self._warned, True
             if not warned:
-                warn(f"cannot write {self._path}: {error.strerror or error}; training continues")
+                warn(f"cannot write {self.path}: {error.strerror or error}; training continues")
         else:
             self._pending.clear()
             self._warned = False
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes, to_disk: bool) -> None:
         """Append all of it or nothing."""
-        with open(self._path, "ab", buffering=0, opener=_at_once) as file:
+        with open(self.path, "ab", buffering=0, opener=_at_once) as file:
             size = file.seek(0, os.SEEK_END)
             try:
                 if (written := file.write(data)) != len(data):
@@ -167,10 +186,12 @@ class _Lines:
             except OSError:
                 file.truncate(size)
                 raise
+            if to_disk:
+                os.fsync(file.fileno())
 
     def replace(self, lines: Sequence[str]) -> None:
         self._pending.clear()
-        write_beside(self._path, "".join(f"{line}\n" for line in lines))
+        write_beside(self.path, "".join(f"{line}\n" for line in lines))
 
 
 def _at_once(path: str, flags: int) -> int:
@@ -194,14 +215,21 @@ class RunDirectory:
     def __init__(self, path: str | os.PathLike[str] | None, name: str = "descend", resume: bool = False) -> None:
         if resume and path is None:
             raise ConfigurationError("resume needs the directory of the run to continue: give run_dir=")
-        wanted = _given_path(path) if path is not None else _default_path(name)
+        wanted = _in_utf8(_given_path(path) if path is not None else _default_path(name))
         self._new = _first_missing(wanted)
         self.path = wanted if resume and wanted.is_dir() else _create(wanted, given=path is not None)
+        if self.path != wanted:  # which another run has
+            self._new = self.path
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise ConfigurationError(
                 f"run directory {self.path} cannot be written: change its permissions or name another"
             )
-        self._lock = DirectoryLock(self.path)
+        try:
+            self._lock = DirectoryLock(self.path)
+        except BaseException:
+            self._remove_empty()
+            raise
+        remove_stale_parts(self.path)
         self._rows = _Lines(self.path / "metrics.jsonl")
         self._log = _Lines(self.path / "log.txt")
         if not resume and _is_taken(self.path):
@@ -215,10 +243,15 @@ class RunDirectory:
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write one JSON file of the run."""
-        write_beside(self.path / name, json.dumps(value, indent=2, sort_keys=True) + "\n")
+        self.write_text(name, json.dumps(value, indent=2, sort_keys=True) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
-        """Write one text file of the run."""
+        """Write one text file of the run.
+
+        Raises:
+            DirectoryLost: the directory is no longer that of this process, as for all that follows here.
+        """
+        self.require_ownership()
         write_beside(self.path / name, text)
 
     def keep_text(self, name: str, text: str) -> None:
@@ -226,29 +259,70 @@ class RunDirectory:
         path = self.path / name
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             return
-        if path.is_file():
-            stem = f"earlier-{{}}-{name}"
-            path.rename(next(p for n in range(1, 10_000) if not (p := self.path / stem.format(n)).exists()))
+        self.keep_earlier(name)
         self.write_text(name, text)
 
-    def require_ownership(self) -> None:
-        """Raise StorageError if another process has taken the directory over."""
-        self._lock.require()
+    def keep_earlier(self, name: str) -> Path | None:
+        """Rename a file to `earlier-N-NAME`; None where there is none."""
+        self.require_ownership()
+        if not (self.path / name).is_file():
+            return None
+        names = (self.path / f"earlier-{n}-{name}" for n in range(1, 10_000))
+        return (self.path / name).rename(next(path for path in names if not path.exists()))
+
+    def require_ownership(self, look: bool = True) -> None:
+        """Raise StorageError if the directory is no longer that of this process; see `DirectoryLock.require`."""
+        self._lock.require(look)
+
+    def is_ours(self) -> bool:
+        """Whether the directory is still that of this process."""
+        try:
+            self.require_ownership()
+        except StorageError:
+            return False
+        return True
+
+    def follow(self) -> Path | None:
+        """Write to where the directory is now, if it was renamed and is still that of this process; None if not."""
+        moved = self._lock.follow()
+        if moved is not None:
+            self.path = moved
+            for lines in (self._rows, self._log):
+                lines.path = moved / lines.path.name
+        return moved
 
     def append_row(self, row: Mapping[str, Any]) -> None:
         """Append one row to metrics.jsonl. NaN and infinities are written as Python's json reads them.
 
         A row that cannot be written now is written with the next one; training continues.
+
+        Raises:
+            DirectoryLost: the directory is no longer that of this process.
         """
+        if not self.is_ours():
+            self.require_ownership(look=False)
         self._rows.add(json.dumps(row))
 
     def replace_rows(self, rows: Sequence[Mapping[str, Any]], step: int = 0) -> None:
-        """Rewrite metrics.jsonl with these rows and its own rows of restarts up to `step`."""
-        marks = [
-            row for row in read_rows(self.path / "metrics.jsonl") if row.get("mode") == RESTART and row["step"] <= step
-        ]
-        merged = sorted([*rows, *marks], key=lambda row: int(row.get("step", 0)))
-        self._rows.replace([json.dumps(row) for row in merged])
+        """Rewrite metrics.jsonl with these rows and its own rows of restarts up to `step`.
+
+        A file with lines that cannot be read is kept as `earlier-N-metrics.jsonl`.
+        """
+        found = read_rows(self._rows.path)
+        marks = [row for row in found if row.get("mode") == RESTART and row["step"] <= step]
+        merged: list[Mapping[str, Any]] = []
+        for row in rows:
+            while marks and marks[0]["step"] < row.get("step", 0):
+                merged.append(marks.pop(0))
+            merged.append(row)
+        self.require_ownership()
+        if not are_readable(self._rows.path):
+            self.keep_earlier(self._rows.path.name)
+        self._rows.replace([json.dumps(row) for row in (*merged, *marks)])
+
+    def flush_rows(self) -> None:
+        """Flush metrics.jsonl to the disk, since a checkpoint refers to its rows; a failure does not stop the run."""
+        self._rows.flush(to_disk=True)
 
     def seconds_of_rows(self) -> dict[tuple[str, int, int], float]:
         """Durations of epochs and evaluations in metrics.jsonl, by mode, epoch and step."""
@@ -256,8 +330,9 @@ class RunDirectory:
         return {(row["mode"], row["epoch"], row["step"]): row["seconds"] for row in rows}
 
     def log(self, text: str) -> None:
-        """Append lines to log.txt; a failure does not stop the run."""
-        self._log.add(text)
+        """Append lines to log.txt; a failure does not stop the run, and a directory of others is left alone."""
+        if self.is_ours():
+            self._log.add(text)
 
     def facts(self) -> dict[str, Any]:
         """The content of `run.json`.
@@ -296,6 +371,7 @@ class RunDirectory:
 
     def set_aside(self) -> Path | None:
         """Move the files of a run that is not resumed to `earlier-N` in the same directory; None if there are none."""
+        self.require_ownership()
         files = [path for path in self.path.iterdir() if path.name in _OF_A_RUN]
         if not files:
             return None
@@ -311,9 +387,53 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Remove a directory in which no run was started, if this object has made it."""
+        is_ours = self.is_ours()
         self.close()
-        if self._new is not None and self._new.is_dir():
-            shutil.rmtree(self._new)
+        if is_ours and self._new is not None:
+            for file in self.path.iterdir():
+                shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink()
+            self._remove_empty()
+
+    def _remove_empty(self) -> None:
+        """Remove the directories that this object has made, as long as nothing is in them."""
+        made = self._new is not None and self.path.is_relative_to(self._new)
+        for folder in (self.path, *self.path.parents) if made else ():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+            if folder.exists() or folder == self._new:
+                return
+
+
+def remove_stale_parts(folder: Path) -> None:
+    """Remove what processes of this host that were killed have left half written beside the files of a run.
+
+    Only for the process that owns the directory. The names are those of `write_beside`, `HeartbeatLock` and this
+    package alone; a process that lives, and a lock of another host, is left alone.
+    """
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if _is_stale_part(path):
+                path.unlink()
+
+
+def _is_stale_part(path: Path) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    if _OF_A_LOCK.fullmatch(path.name):
+        return is_stale_lock(path)
+    found = _PART.fullmatch(path.name)
+    return found is not None and found[1] in _WRITTEN and not _is_alive(int(found[2]))
+
+
+def _is_alive(process: int) -> bool:
+    """Whether this host has a process of this number."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True
 
 
 def _is_duration(value: Any) -> bool:

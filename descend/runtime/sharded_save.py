@@ -8,6 +8,7 @@ No rank gathers whole tensors. A save that is asynchronous writes the shards at 
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from dataclasses import replace
@@ -70,7 +71,9 @@ def _make_empty(folder: Path) -> str:
     """Recreate the folder; returns what is wrong, or nothing."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        with contextlib.suppress(FileExistsError):
+            folder.parent.mkdir()
+        folder.mkdir()
     except OSError as error:
         return f"cannot make {folder}: {error.strerror or error}"
     return ""

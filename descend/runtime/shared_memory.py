@@ -85,7 +85,7 @@ def _create(size: int) -> tuple[int | None, str | None]:
 def _open(paths: Sequence[str], size: int) -> tuple[list[torch.Tensor], str | None]:
     try:
         return [torch.from_file(path, shared=True, size=size, dtype=torch.uint8) for path in paths], None
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         return [], str(error).splitlines()[0]
 
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from descend.errors import DescendError, LostPeer
 from descend.runtime.heartbeat import HeartbeatStore, is_dead, is_on_this_host, is_suspended
+from descend.terminal import emit
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -297,13 +298,13 @@ class Watchdog:
                 return
             self._exiting = True
         if cause["rank"] == self._communicator.rank:
-            faulthandler.dump_traceback(file=sys.stderr)
+            with contextlib.suppress(OSError, ValueError, RuntimeError, AttributeError):  # no such stream
+                faulthandler.dump_traceback(file=sys.stderr)
         elif cause.get("hangs") and cause["rank"] is not None:
             with contextlib.suppress(RuntimeError):
                 self._kill_hung_rank(cause["rank"])
-        sys.stderr.write(f"error: rank {self._communicator.rank} ends: {cause['why']}\n")
-        sys.stderr.flush()
-        sys.stdout.flush()
+        emit(f"error: rank {self._communicator.rank} ends: {cause['why']}\n", sys.stderr)
+        emit("", sys.stdout)
         self._heartbeats.mark_exited()
         if self._communicator.rank == self._store_rank:
             self._wait_for_exits()

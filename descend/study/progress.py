@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from descend.study.running.plan import check_records, planned, total_trials
 from descend.study.running.trial import RETRIED
 from descend.study.running.trial_store import StudyDirectory
-from descend.terminal import Bar, TextTable
+from descend.terminal import Bar, TextTable, emit, is_tty
 
 if TYPE_CHECKING:
     import os
@@ -44,14 +44,12 @@ class StudyProgress:
         self._ended += 1
         now = time.monotonic()
         done = len(records) + 1
-        if not sys.stderr.isatty() or (now - self._drawn < _REDRAW_SECONDS and done < self._total):
+        if not is_tty(sys.stderr) or (now - self._drawn < _REDRAW_SECONDS and done < self._total):
             return
         self._drawn = now
         left = (now - self._began) / self._ended * max(self._total - done, 0)
-        sys.stderr.write(f"\r{done:,} of {self._total:,} trials, {duration(left)} left; {record.trial.id}\033[K")
-        if done >= self._total:
-            sys.stderr.write("\n")
-        sys.stderr.flush()
+        end = "\n" if done >= self._total else ""
+        emit(f"\r{done:,} of {self._total:,} trials, {duration(left)} left; {record.trial.id}\033[K{end}", sys.stderr)
 
 
 def duration(seconds: float) -> str:

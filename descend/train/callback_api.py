@@ -330,6 +330,7 @@ class RunFiles:
         wanted, scratch = Path(name), self._run.store.scratch
         if scratch is not None:  # only rank zero keeps files
             wanted = scratch / wanted.relative_to(wanted.anchor)
+        self._run.store.require_ownership()
         path = (self._run.store.place or Path.cwd()) / wanted
         path.parent.mkdir(parents=True, exist_ok=True)
         return path

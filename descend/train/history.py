@@ -18,7 +18,7 @@ __all__ = ["RunHistory"]
 class RunHistory:
     """Adds rows to the history of a run, and removes those that are written again.
 
-    The rows themselves are in `TrainState.history`, since a checkpoint keeps them.
+    The rows themselves are in `TrainState.history`, since a checkpoint keeps how many there were.
 
     Args:
         run: The run.
@@ -55,7 +55,7 @@ class RunHistory:
         """Keep only the first so many rows: the others are written again."""
         run = self._run
         if rows < len(run.state.history):
-            del run.state.history[rows:]
+            run.state.history.cut(rows)
             run.store.rewrite(run)
 
     def _append(self, mode: Mode, step: int, values: Mapping[str, float], more: Mapping[str, float]) -> None:

@@ -7,9 +7,9 @@ checkpoints.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from descend.runtime.rows import is_row
+from descend.runtime.rows import RowList, is_row
 from descend.train.objective import Totals
 from descend.train.progress import ExecutionContext, Mode
 
@@ -111,7 +111,7 @@ class TrainState:
     seconds: float = 0.0
     step_began: float | None = None
     evaluation_seconds: dict[Mode, float] = field(default_factory=dict[Mode, float])
-    history: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    history: RowList = field(default_factory=RowList)
     values: dict[str, float] = field(default_factory=dict[str, float])
     skipped_in_a_row: int = 0
     samples_kept: int = 0
@@ -182,24 +182,30 @@ class TrainState:
             self.epoch_progress.seconds = times.get("epoch", 0.0)
         for row in self.history:
             if "samples" in row:  # rows that callbacks record have no length
-                row["seconds"] = of_rows.get((row["mode"], row["epoch"], row["step"]), float("nan"))
+                known = row.get("seconds", float("nan"))
+                row["seconds"] = of_rows.get((row["mode"], row["epoch"], row["step"]), known)
 
     def state_dict(self) -> dict[str, Any]:
         """The state at this moment, between two steps. All ranks call it together."""
         epoch = self.epoch_progress
-        rows = self.history if epoch is None or epoch.reported else self.history[: epoch.rows_before]
+        rows = len(self.history)
+        if epoch is not None and not epoch.reported:
+            rows = min(rows, epoch.rows_before)
         return {
             "contexts": {mode.value: context.state() for mode, context in self.contexts.items()},
             "began": self.began and self.began.state(),
             "epoch_progress": epoch and epoch.state_dict(self.communicator),
             "values": dict(self.values),
-            "history": [{name: value for name, value in row.items() if name != "seconds"} for row in rows],
+            "history": self.history.position(rows),
             "skipped_in_a_row": self.skipped_in_a_row,
             "samples_kept": self.samples_kept,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` returned; nothing changes where it is damaged."""
+        """Load what `state_dict` returned; nothing changes where it is damaged.
+
+        In the place of a position among rows, the history may be a list of rows.
+        """
         began, epoch = state_dict["began"], state_dict["epoch_progress"]
         contexts = {
             Mode(name): ExecutionContext.from_state(context) for name, context in state_dict["contexts"].items()
@@ -208,9 +214,14 @@ class TrainState:
             raise ValueError(f"contexts of {', '.join(contexts)}, expected those of {', '.join(Mode)}")
         began = None if began is None else ExecutionContext.from_state(began)
         epoch = None if epoch is None else EpochProgress.from_state_dict(epoch, self.communicator)
-        history = [_checked_row(row) for row in state_dict["history"]]
+        history = state_dict["history"]
+        if isinstance(history, dict) and (history := self.history.at(cast("dict[str, Any]", history))) is None:
+            raise ValueError("the rows of the history that it refers to are not there")
+        history = RowList(map(_checked_row, history))
         values = {str(name): float(value) for name, value in state_dict["values"].items()}
         skipped, kept = int(state_dict["skipped_in_a_row"]), int(state_dict["samples_kept"])
+        if epoch is not None:
+            epoch.rows_before = min(epoch.rows_before, len(history))  # where some could not be read
         self.contexts, self.began, self.epoch_progress = contexts, began, epoch
         self.history, self.values, self.skipped_in_a_row, self.samples_kept = history, values, skipped, kept
 

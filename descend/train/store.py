@@ -48,6 +48,13 @@ class RunStore:
     def check(self, run: Run) -> None:
         """Refuse a run whose state cannot be kept, before anything is written."""
 
+    def require_ownership(self) -> None:
+        """Raise StorageError where the directory is no longer that of this run; called before files are written."""
+
+    def follow(self) -> Path | None:
+        """Write to where the directory is now, if it was renamed under the run; None where that cannot be done."""
+        return None
+
     def discard(self) -> None:
         """Remove a directory that was made for a run that cannot begin."""
 

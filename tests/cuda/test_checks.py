@@ -59,14 +59,14 @@ print(time.perf_counter() - begin)
 def test_02_build_without_a_toolkit(figure: Figure, tmp_path: Path) -> None:
     """Kernels are built where there is no toolkit and no compiler, and found in the cache by the next process."""
     environment = {k: v for k, v in os.environ.items() if k not in ("CUDA_HOME", "CUDA_PATH")}
-    environment |= {"PATH": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    environment |= {"PATH": str(tmp_path), "DESCEND_CACHE_DIR": str(tmp_path / "cache")}
     for name in ("first step, kernels built", "first step, kernels in the cache"):
         done = subprocess.run(
             [sys.executable, "-c", BUILD], env=environment, text=True, capture_output=True, check=False, timeout=200
         )
         assert done.returncode == 0, done.stderr
         figure(name, f"{float(done.stdout):.2f} s")
-    assert list((tmp_path / "cache" / "descend").glob("*.cubin"))
+    assert list((tmp_path / "cache" / "kernels").glob("*.cubin"))
 
 
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor"])

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import shutil
 import time
 
 import numpy as np
@@ -11,7 +12,7 @@ from PIL import Image
 
 from descend.data import files, read
 from descend.data.formats.image_files import ImageFiles
-from descend.errors import ConfigurationError, DataError
+from descend.errors import ConfigurationError
 
 RNG = np.random.default_rng(0)
 IDS = np.array([3, 0, 3, 5])
@@ -146,8 +147,18 @@ def test_text_and_objects_have_no_cache(folder):
     with pytest.raises(ConfigurationError, match="cache must be a folder, True or False"):
         read(folder / "t.csv", cache=3)
     (folder / "file").write_text("")
-    with pytest.raises(DataError, match="cannot be used"):
-        read(folder / "t.csv", cache=folder / "file", label="b")
+    with pytest.warns(UserWarning, match="file cannot be used .*: samples are decoded each time"):
+        assert read(folder / "t.csv", cache=folder / "file", label="b").read(np.array([1]))["b"].tolist() == [1]
+
+
+def test_a_cache_that_is_removed_before_its_first_use_costs_time_alone(folder):
+    source = opened(folder)
+    expected = source.read(IDS)
+    later = opened(folder)
+    shutil.rmtree(folder / "cache")
+    with pytest.warns(UserWarning, match="cannot be read"):
+        found = later.read(IDS)
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
 
 
 def test_the_default_folder(folder, monkeypatch):

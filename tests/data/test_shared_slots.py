@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+import tempfile
 from multiprocessing import reduction
 from pathlib import Path
 
@@ -83,4 +84,23 @@ def test_no_descriptor_stays_open(pair):
     before = len(list(Path("/proc/self/fd").iterdir()))
     held = [pair({"x": torch.zeros(4)})[0] for _ in range(10)]
     assert len({one["x"].data_ptr() for one in held}) == 10
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("what", ["no anonymous files and a full disk", "nothing can be mapped"])
+def test_without_memory_to_share_batches_come_in_the_message(monkeypatch, what):
+    def fails(*given, **options):
+        raise (OSError if "disk" in what else RuntimeError)("none")
+
+    if "disk" in what:
+        monkeypatch.setattr(os, "memfd_create", fails)
+        monkeypatch.setattr(tempfile, "TemporaryFile", fails)
+    else:
+        monkeypatch.setattr(shared_slots, "_mapped", fails)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    content, descriptor = SlotWriter().put({"x": torch.arange(5)}, [])
+    assert descriptor is None
+    reader = SlotReader()
+    assert reader.tensors(content, None)["x"].tolist() == [0, 1, 2, 3, 4]
+    assert reader.take_freed() == []
     assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -76,3 +76,18 @@ def test_every_row_group_is_decoded_once(tmp_path, monkeypatch):
     assert dict(loads) == dict.fromkeys(range(20), 1)
     assert sum(values.nbytes for values in reader.source._kept.values()) < 8192
     assert len(reader.source._spilled) > 40
+
+
+@pytest.mark.parametrize("what", ["deleted", "cut off"])
+def test_a_file_that_is_gone_or_damaged_is_a_column_that_was_not_written(what):
+    spilled = SpilledColumns()
+    spilled.put("a", np.arange(1000))
+    (file,) = spilled._folder.iterdir()
+    if what == "deleted":
+        file.unlink()
+    else:
+        file.write_bytes(b"x")
+    assert "a" not in spilled
+    spilled.put("a", np.arange(1000))
+    assert "a" in spilled
+    assert spilled.get("a")[-1] == 999

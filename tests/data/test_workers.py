@@ -1,6 +1,7 @@
 """Worker processes read the same samples as the main process, and leave nothing behind."""
 
 import multiprocessing
+import multiprocessing.heap
 import os
 import random
 import signal
@@ -172,3 +173,24 @@ def test_a_process_that_is_suspended_in_the_middle_of_an_answer_is_named_and_end
     with pytest.raises(DataError, match=r"sample \d+ of Suspended for 'train' is not read after 1.5 seconds: it hangs"):
         batches(Suspended(before), workers=1, timeout_seconds=1.5)
     assert multiprocessing.active_children() == []
+
+
+def _without_shared_memory(monkeypatch):
+    monkeypatch.setattr(multiprocessing.heap.Arena, "_choose_dir", lambda *given: (_ for _ in ()).throw(OSError(2, "")))
+    monkeypatch.setattr(multiprocessing.heap.BufferWrapper, "_heap", multiprocessing.heap.Heap())
+
+
+@pytest.mark.slow(seconds=15)
+def test_without_shared_memory_workers_read_the_same(monkeypatch):
+    """As in a container without /dev/shm."""
+    _without_shared_memory(monkeypatch)
+    assert content(batches(Augmented(), workers=1)) == content(batches(Augmented()))
+
+
+def test_a_system_that_starts_no_process_is_named_with_the_remedy(monkeypatch):
+    def start(self):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", start)
+    with pytest.raises(ConfigurationError, match=r"cannot be started \(Resource temporarily unavailable\); pass fewer"):
+        batches(Augmented(), workers=2)

@@ -1,6 +1,8 @@
 """Checkpoints as the state of parts by name: what is saved comes back, and errors say what was changed."""
 
 import copy
+import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -288,11 +290,43 @@ def test_a_strategy_is_notified_once_all_is_back():
     assert torch.equal(weight, first.parameters["weight"])
 
 
-def test_rows_have_their_length_back():
+ROW = {"mode": "train", "epoch": 1, "step": 2, "samples": 8, "objective": float("nan")}
+
+
+def test_rows_of_an_older_checkpoint_have_their_length_back():
     first, again = trained(), trained(0)
-    first.state.history.append({"mode": "train", "epoch": 1, "step": 2, "samples": 8, "seconds": 1.5})
-    restore(saved(first), again, row_seconds={("train", 1, 2): 2.5})
+    checkpoint = saved(first)
+    checkpoint.parts["train"]["history"] = [ROW]  # they stood in it until format 3
+    restore(checkpoint, again, row_seconds={("train", 1, 2): 2.5})
     assert again.state.history[-1]["seconds"] == 2.5
+
+
+@pytest.mark.parametrize("place", ["of the run", "beside a copy"])
+def test_rows_come_from_the_file_that_goes_with_a_checkpoint(tmp_path, place):
+    first, again = trained(), trained(0)
+    first.state.history.append({**ROW, "seconds": 1.5})
+    at = dataclasses.replace(saved(first), checkpoint=tmp_path / "run" / "checkpoints" / "step-2")
+    at.checkpoint.mkdir(parents=True)
+    later = [{"mode": "restart", "epoch": 1, "step": 0}, first.state.history[0], {**ROW, "step": 3}]
+    file = (at.checkpoint if place == "beside a copy" else tmp_path / "run") / "metrics.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in later))
+    restore(at, again)
+    assert [(row["step"], row["seconds"]) for row in again.state.history] == [(2, 1.5)]
+
+
+@pytest.mark.parametrize("content", [None, "", "text\n", '{"mode": "train", "epoch": 1, "step": 2, "objective": 1}\n'])
+def test_without_its_rows_a_run_goes_on_and_one_line_says_so(tmp_path, content):
+    first, again = trained(), trained(0)
+    first.state.history.append(dict(ROW))
+    at = dataclasses.replace(saved(first), checkpoint=tmp_path / "run" / "checkpoints" / "step-2")
+    (tmp_path / "run").mkdir()
+    if content is not None:
+        (tmp_path / "run" / "metrics.jsonl").write_text(content)
+    with pytest.warns(UserWarning, match="no longer holds the 1 rows that belong to step-2") as said:
+        restore(at, again)
+    assert len(said) == 1
+    assert again.state.step == 2
+    assert len(again.state.history) == bool(content and "train" in content)
 
 
 def test_weights_that_are_not_taken_are_in_a_table_and_those_that_are_taken_are_not():

@@ -134,7 +134,7 @@ def refusal(act, *arguments):
 def test_the_manifest_says_what_is_there_and_seals_itself(tmp_path):
     checkpoint = save(tmp_path)
     manifest = json.loads((checkpoint / "manifest.json").read_text())
-    assert manifest["format_version"] == 2
+    assert manifest["format_version"] == 4
     assert manifest["not_finite"] is None
     assert set(manifest["files"]) == {"weights.safetensors", "training/optimizer.safetensors", "training/state.json"}
     for name, facts in manifest["files"].items():
@@ -209,10 +209,10 @@ def test_a_manifest_that_does_not_say_whether_weights_are_finite_is_not_trusted(
 def test_a_newer_format_is_an_error_and_not_a_reason_to_take_an_older_checkpoint(tmp_path):
     save(tmp_path, step=1)
     newer = save(tmp_path, step=2)
-    rewrite(newer, format_version=4, descend="99.0")
+    rewrite(newer, format_version=5, descend="99.0")
     text = refusal(newest_checkpoint, tmp_path)
-    assert "was written by descend 99.0 in format 4" in text
-    assert "reads up to format 3: install a newer descend" in text
+    assert "was written by descend 99.0 in format 5" in text
+    assert "reads up to format 4: install a newer descend" in text
     path = newer / "manifest.json"
     path.write_text(path.read_text().replace("99.0", "98.0"))  # or its number is the damage
     assert "its own SHA-256 differs (or: " in refusal(verify, newer)
@@ -409,5 +409,5 @@ def test_a_file_with_the_right_checksum_and_a_wrong_layout_is_found(tmp_path):
 def test_the_state_of_a_newer_version_is_not_read(tmp_path):
     checkpoint = save(tmp_path)
     assert read_plain_state(checkpoint)["random_seed"] == 7
-    rewrite(checkpoint, format_version=4, descend="99.0")
-    assert "in format 4" in refusal(read_plain_state, checkpoint)
+    rewrite(checkpoint, format_version=5, descend="99.0")
+    assert "in format 5" in refusal(read_plain_state, checkpoint)

@@ -1,10 +1,11 @@
+import errno
 import os
 import re
 
 import pytest
 
 from descend.errors import ConfigurationError, StorageError
-from descend.runtime import RunDirectory, stored_seed, write_beside
+from descend.runtime import RunDirectory, read_rows, run_directory, stored_seed, write_beside
 
 
 def test_a_dated_directory_is_made_where_the_environment_says(tmp_path, monkeypatch):
@@ -113,3 +114,35 @@ def test_a_damaged_description_of_a_run_says_what_to_do(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(StorageError, match=r"run\.json is damaged .* put back a copy"):
         stored_seed(tmp_path)
+
+
+def test_the_directory_of_a_second_run_within_a_second_goes_too_where_it_cannot_be_taken(tmp_path, monkeypatch):
+    monkeypatch.setenv("DESCEND_EXPERIMENT_DIR", str(tmp_path))
+    monkeypatch.setattr(run_directory, "_default_path", lambda name: tmp_path / name)
+    first = RunDirectory(None, "x")
+
+    def full(*given):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StorageError, match="No space left"):
+        RunDirectory(None, "x")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    first.close()
+
+
+def test_restarts_keep_their_place_among_rows_whose_order_is_kept(tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    for step in (1, 3):
+        directory.append_row({"mode": "restart", "epoch": 0, "step": step})
+    rows = [{"mode": "train", "epoch": 0, "step": step} for step in (1, 4, 2, 5)]  # a callback looked back
+    directory.replace_rows(rows, 3)
+    found = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert [row for row in found if row["mode"] != "restart"] == rows
+    assert [(row["mode"], row["step"]) for row in found[:4]] == [
+        ("train", 1),
+        ("restart", 1),
+        ("restart", 3),
+        ("train", 4),
+    ]
+    directory.close()

@@ -172,8 +172,8 @@ def test_a_folder_that_cannot_be_made_is_the_one_problem_and_nothing_is_written(
     assert (two.busy, two.sent["files"], two.sent["problems"]) == (0, {}, [])
 
 
-def test_what_lies_in_the_folder_of_the_shards_is_removed_and_parents_are_made(snapshot, tmp_path):
-    folder = tmp_path / "deep" / "checkpoints"
+def test_what_lies_in_the_folder_of_the_shards_is_removed_and_the_parent_is_made(snapshot, tmp_path):
+    folder = tmp_path / "checkpoints"
     left = folder / ".step-4.shards.part"
     stage_shards(snapshot, OfTwo({}), folder)
     (left / "weights-00001-of-00002.safetensors").write_text("of another attempt")

@@ -7,6 +7,7 @@ import torch
 from toys import data
 
 from descend.runtime import Communicator
+from descend.runtime.rows import RowList
 from descend.train import Mode
 from descend.train.objective import Ratio, Totals
 from descend.train.state import AlgorithmState, Bookmark, EpochProgress, TrainState
@@ -45,13 +46,13 @@ def test_samples_whose_gradient_is_kept_count_until_the_update():
 
 def test_what_is_saved_comes_back_without_rows_of_the_epoch_under_way_and_without_times():
     state = state_after(2)
-    state.history = [
-        {"mode": "train", "epoch": 0, "step": 1, "samples": 4, "seconds": 3.0},
-        {"mode": "train", "late": 1},
-    ]
+    state.history.append({"mode": "train", "epoch": 0, "step": 1, "samples": 4, "seconds": 3.0})
+    state.history.append({"mode": "train", "late": 1})
     state.epoch_progress.rows_before, state.seconds = 1, 9.0
-    again = TrainState(Communicator())
-    again.load_state_dict(state.state_dict())
+    again, kept = TrainState(Communicator()), state.state_dict()
+    assert kept["history"] == RowList(state.history).position(1)
+    rows = [{name: value for name, value in state.history[0].items() if name != "seconds"}]
+    again.load_state_dict({**kept, "history": rows})
     again.load_times({"seconds": 9.0, "epoch": 4.0}, {})
     assert again.step == 2
     assert again.epoch_progress.totals.values() == {"objective": 1.5}
@@ -76,6 +77,11 @@ PROGRESS = EpochProgress(0, 0).state_dict(Communicator())
     [
         ("contexts", {}),
         ("history", [3]),
+        ("history", {}),
+        ("history", {"rows": "1", "sha256": ""}),
+        ("history", {"rows": -1, "sha256": ""}),
+        ("history", {"rows": 1, "sha256": "00"}),
+        ("history", {"rows": 10**30, "sha256": "00"}),
         *(("history", [{"mode": "train", "epoch": 0, "step": 1, "samples": 4} | wrong]) for wrong in WRONG_ROWS),
         ("history", [{"mode": "train", "samples": 4}]),
         ("values", {"a": "x"}),
@@ -147,7 +153,7 @@ ROW = {"mode": "train", "epoch": 0, "step": 1, "samples": 4}
 @pytest.mark.parametrize(("reported", "reporting", "expected"), [(0, 0, 2), (1, 0, 1), (0, 1, 1)])
 def test_rows_are_fixed_unless_those_of_the_epoch_are_written_already(reported, reporting, expected):
     state = state_after(1)
-    state.history, epoch = [ROW, ROW], state.epoch_progress
+    state.history, epoch = RowList([ROW, ROW]), state.epoch_progress
     epoch.rows_before, epoch.reported, epoch.reporting = 1, bool(reported), bool(reporting)
     state.fix_rows()
     assert epoch.rows_before == expected
@@ -158,12 +164,32 @@ def test_rows_are_fixed_unless_those_of_the_epoch_are_written_already(reported, 
 @pytest.mark.parametrize(("reported", "kept"), [(False, 1), (True, 2), (None, 2)])
 def test_rows_of_an_interrupted_epoch_that_were_written_are_saved(reported, kept):
     state = state_after(1)
-    state.history, state.epoch_progress.rows_before = [ROW, ROW], 1
+    state.history, state.epoch_progress.rows_before = RowList([ROW, ROW]), 1
     if reported is None:
         state.epoch_progress = None
     else:
         state.epoch_progress.reported = reported
-    assert len(state.state_dict()["history"]) == kept
+    assert state.state_dict()["history"]["rows"] == kept
+
+
+def test_a_state_goes_back_to_where_it_was_saved_with_rows_of_its_own():
+    state = TrainState(Communicator())
+    state.history = RowList([{**ROW, "seconds": 2.0}])
+    kept = state.state_dict()
+    state.history.append({**ROW, "step": 2})
+    state.load_state_dict(kept)
+    assert state.history == [{**ROW, "seconds": 2.0}]
+
+
+def test_checksums_follow_rows_that_are_dropped_and_written_again():
+    state, fresh = TrainState(Communicator()), TrainState(Communicator())
+    for step in (1, 2, 3):
+        state.history.append({**ROW, "step": step})
+        state.state_dict()
+    state.history.cut(1)
+    state.history.append({**ROW, "step": 7})
+    fresh.history = RowList([ROW, {**ROW, "step": 7}])
+    assert state.state_dict()["history"] == fresh.state_dict()["history"]
 
 
 def test_a_bookmark_takes_a_run_back_to_before_a_step():

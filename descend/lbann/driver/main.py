@@ -15,6 +15,7 @@ from descend.errors import ConfigurationError
 from descend.exit_codes import main as exit_with_code
 from descend.lbann.driver.command_line import parse
 from descend.lbann.driver.options import IMPORT_VARIABLE, help_text
+from descend.terminal import emit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ def main() -> None:
     """Run the driver with the arguments of the process; exit codes are those of `descend.errors`."""
 
     def show(message: Warning | str, *about: object) -> None:
-        sys.stderr.write("warning: " + printable(str(message), keep="\n\t") + "\n")
+        emit("warning: " + printable(str(message), keep="\n\t") + "\n", sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show

@@ -1,12 +1,15 @@
 """The compile cache: compiles kernels in background processes, stores and loads them.
 
-A kernel is compiled in a process of its own and stored in the folder of torch's compile cache. The training process
-only loads the finished file, which takes milliseconds.
+A kernel is compiled in a process of its own and stored in the user's cache (`descend/private_folder.py`), which no
+other user can write. The training process only loads what was stored, which takes milliseconds. No failure ends a run:
+where the cache cannot be used, kernels live as long as this process; where one cannot be compiled or loaded, its
+optimizer runs eagerly. One line says either.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import json
@@ -19,16 +22,16 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
 from descend.errors import RuleError, warn
 from descend.optim.compiler.nvrtc import NvrtcError, library
-from descend.optim.compiler.trace import Untraceable
+from descend.private_folder import PrivateFolder, cache_root
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
 __all__ = [
     "THREADS",
@@ -37,8 +40,6 @@ __all__ = [
     "KernelCompiler",
     "compile_command",
     "compiler",
-    "folder",
-    "is_ours",
     "key_of",
     "obstacle",
     "script_process",
@@ -77,6 +78,7 @@ EAGERLY = "this optimizer runs eagerly, with the same results"
 # Where the compiler has it beside it; elsewhere kernels run in one thread.
 THREADS = ("-fopenmp",) if sys.platform == "linux" else ()
 PATIENCE_SECONDS = 1.0  # a run that ends sooner is not worth a compiler
+COMPILER_SECONDS = 300.0  # a compiler that takes longer hangs; most take 1 to 10
 
 
 @functools.cache
@@ -110,12 +112,12 @@ class CompileJob:
         raise NotImplementedError
 
     @property
-    def path(self) -> Path:
-        """Path of the finished file."""
-        return folder() / f"{self.key}{self.suffix}"
+    def file(self) -> str:
+        """Name of the finished file in the cache."""
+        return f"{self.key}{self.suffix}"
 
-    def start(self, unfinished: Path) -> subprocess.Popen[str]:
-        """Start the compiler, in a process and session of its own with its standard error on a pipe.
+    def start(self, unfinished: Path) -> CompilerProcess:
+        """Start the compiler, which writes a file.
 
         Raises:
             Untraceable: There is no form of it for this device.
@@ -123,27 +125,77 @@ class CompileJob:
         """
         raise NotImplementedError
 
-    def load(self) -> Any:
-        """Load the finished file.
+    def load(self, content: bytes) -> Any:
+        """Load the content of the finished file.
 
         Raises:
-            OSError, RuntimeError: It cannot be loaded.
+            OSError, RuntimeError, AttributeError: It cannot be loaded.
         """
         raise NotImplementedError
 
 
-def folder() -> Path:
-    """Our part of torch's compile cache, which follows TORCHINDUCTOR_CACHE_DIR."""
-    user = str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    root = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(Path(tempfile.gettempdir()) / f"torchinductor_{user}")
-    return Path(root) / "descend"
+@dataclass
+class CompilerProcess:
+    """A compiler in a process and session of its own.
 
+    Attributes:
+        process: The process.
+        output: The file that it writes, alone in a folder that is removed with it.
+        said: What it writes to standard error: a file, which never makes it wait for this process.
+        began: When it was started, in seconds of the monotonic clock.
+    """
 
-def is_ours(path: Path) -> bool:
-    """Whether only this user can have written the file: it holds code that will run."""
-    if not hasattr(os, "getuid"):
-        return True
-    return all(x.stat().st_uid == os.getuid() and not x.stat().st_mode & 0o022 for x in (path.parent, path))
+    process: subprocess.Popen[bytes]
+    output: Path
+    said: IO[bytes]
+    began: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def start(cls, command: Sequence[str], source: str, output: Path) -> CompilerProcess:
+        """Start a command with a source as its standard input, from a file too: it may read that late or never."""
+        said = tempfile.TemporaryFile()  # noqa: SIM115  # `end` closes it
+        with tempfile.TemporaryFile() as given:
+            given.write(source.encode())
+            given.seek(0)
+            nothing = subprocess.DEVNULL
+            process = subprocess.Popen(command, stdin=given, stdout=nothing, stderr=said, start_new_session=True)
+            return cls(process, output, said)
+
+    def has_ended(self, wait: bool = False) -> bool:
+        """Whether it is at its end; after `COMPILER_SECONDS`, which are waited for on request, it is stopped."""
+        left = max(0.0, self.began + COMPILER_SECONDS - time.monotonic())
+        if wait:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(left)
+        if self.process.poll() is None and left == 0.0:
+            self.stop()
+        return self.process.poll() is not None
+
+    def stop(self) -> None:
+        """Kill it and its children, which would keep this process from exiting."""
+        with contextlib.suppress(ProcessLookupError):
+            if hasattr(os, "killpg"):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            else:
+                self.process.kill()
+        self.process.wait()
+
+    def end(self) -> bytes:
+        """The file that it has written, which is removed; the process has ended.
+
+        Raises:
+            OSError: There is none, or the compiler has failed; the message is the last line that it said.
+        """
+        with self.said as said:
+            said.seek(0)
+            lines = said.read().decode(errors="replace").strip().splitlines()
+        try:
+            if self.process.returncode != 0:
+                ended = f"it ended with code {self.process.returncode}"
+                raise OSError(lines[-1] if lines else ended)
+            return self.output.read_bytes()
+        finally:
+            shutil.rmtree(self.output.parent, ignore_errors=True)
 
 
 def compiler() -> str | None:
@@ -154,36 +206,20 @@ def compiler() -> str | None:
 
 def compile_command(
     source: str, unfinished: Path, flags: Sequence[str], libraries: Sequence[str] = ()
-) -> subprocess.Popen[str]:
+) -> CompilerProcess:
     """Start the C++ compiler on a source, to make a shared library."""
     found = compiler()
     assert found is not None
-    return _fed([found, "-shared", "-fPIC", *flags, "-x", "c++", "-", *libraries, "-o", str(unfinished)], source)
+    command = [found, "-shared", "-fPIC", *flags, "-x", "c++", "-", *libraries, "-o", str(unfinished)]
+    return CompilerProcess.start(command, source, unfinished)
 
 
-def script_process(path: Path, arguments: Sequence[str], source: str) -> subprocess.Popen[str]:
+def script_process(path: Path, arguments: Sequence[str], source: str, unfinished: Path) -> CompilerProcess:
     """Start a file of this package, which imports the standard library alone, with a source as its standard input.
 
     As a file and not as a module: its packages would import torch, which takes seconds. Its folder is not searched.
     """
-    return _fed([sys.executable, "-P", str(path), *arguments], source)
-
-
-def _fed(command: Sequence[str], source: str) -> subprocess.Popen[str]:
-    """Start a command in a session of its own and give it a source."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdin is not None
-    process.stdin.write(source)
-    process.stdin.close()
-    process.stdin = None
-    return process
+    return CompilerProcess.start([sys.executable, "-P", str(path), *arguments, str(unfinished)], source, unfinished)
 
 
 def obstacle(device: str) -> str | None:
@@ -193,7 +229,7 @@ def obstacle(device: str) -> str | None:
             return "no CUDA device"
         try:
             library()
-        except NvrtcError as problem:
+        except (NvrtcError, AttributeError) as problem:  # AttributeError: of a version without what is called
             return str(problem)
         return None
     return None if compiler() else "no C++ compiler is on the path"
@@ -201,12 +237,27 @@ def obstacle(device: str) -> str | None:
 
 @dataclass
 class KernelCompiler:
-    """Compiled kernels that this process has loaded, and compiler processes that are running."""
+    """Compiled kernels that this process has loaded, and compiler processes that are running.
+
+    Attributes:
+        loaded: What `CompileJob.load` made.
+        fresh: Content of files that this process has compiled, which may be in no cache.
+        failed: Names of files that cannot be made or loaded.
+        building: The compilers that run, by the name of the file.
+        warned: Lines that were printed.
+    """
 
     loaded: dict[CompileJob, Any] = field(default_factory=dict[CompileJob, Any])
-    failed: set[Path] = field(default_factory=set[Path])
-    building: dict[Path, subprocess.Popen[str]] = field(default_factory=dict[Path, "subprocess.Popen[str]"])
+    fresh: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    failed: set[str] = field(default_factory=set[str])
+    building: dict[str, CompilerProcess] = field(default_factory=dict[str, CompilerProcess])
     warned: set[str] = field(default_factory=set[str])
+    _folders: dict[Path, PrivateFolder] = field(default_factory=dict[Path, PrivateFolder])
+
+    def __post_init__(self) -> None:
+        atexit.register(self._leave)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.building.clear)  # they are the parent's
 
     def take(self, jobs: Sequence[CompileJob]) -> list[Any]:
         """All of these if all are finished, else none."""
@@ -218,40 +269,41 @@ class KernelCompiler:
         return self.loaded.get(job) or self._load(job)
 
     def _load(self, job: CompileJob) -> Any:
-        path = job.path
-        if job not in self.loaded and path not in self.failed and path.exists():
-            try:
-                if not is_ours(path):
-                    raise PermissionError(f"{path} may have been written by another user")
-                self.loaded[job] = job.load()
-            except (RuntimeError, OSError) as problem:
-                self._fails(job, f"a compiled kernel cannot be loaded ({problem})")
+        if job not in self.loaded and job.file not in self.failed:
+            with self.failing(job, "a compiled kernel cannot be loaded"):
+                content = self.fresh.get(job.file) or self._stored(job)
+                if content is not None:
+                    self.loaded[job] = job.load(content)
         return self.loaded.get(job)
 
     def has_failed(self, job: CompileJob) -> bool:
         """Whether compiling or loading this has failed."""
-        return job.path in self.failed
+        return job.file in self.failed
+
+    @contextlib.contextmanager
+    def failing(self, job: CompileJob, what: str) -> Generator[None]:
+        """Within this block any error means that there is no such kernel: its optimizer runs eagerly."""
+        try:
+            yield
+        except Exception as problem:
+            self._fails(job, f"{what} ({problem})")
 
     def _fails(self, job: CompileJob, why: str) -> None:
-        self.failed.add(job.path)
+        self.failed.add(job.file)
+        self.loaded.pop(job, None)
         if job.wanted:
             self.tell(f"{why}; {EAGERLY}")
 
     def order(self, jobs: Sequence[CompileJob]) -> None:
         """Start compiling these in background processes, unless that has begun or cannot be done."""
         for job in jobs:
-            if job.path in self.failed or job.path in self.building or job.path.exists():
+            if job.file in self.failed or job.file in self.building or self._load(job) is not None:
                 continue
-            why = obstacle(job.device)
-            if why is not None:
-                self._fails(job, why)
-                continue
-            folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-            try:
-                self.building[job.path] = job.start(_unfinished(job))
-                atexit.register(self._leave, job)
-            except (Untraceable, OSError) as problem:
-                self._fails(job, f"a kernel cannot be made ({problem})")
+            with self.failing(job, "a kernel cannot be made"):
+                if (why := obstacle(job.device)) is None:
+                    self.building[job.file] = _started(job)
+                else:
+                    self._fails(job, why)
 
     def collect(self, jobs: Sequence[CompileJob], wait: bool = False) -> None:
         """Collect the results of compiler processes that have ended.
@@ -260,34 +312,45 @@ class KernelCompiler:
             RuleError: With `wait`, when a kernel could not be made.
         """
         for job in jobs:
-            process = self.building.get(job.path)
-            if process is not None and (wait or process.poll() is not None):
-                self._end(job, process)
+            running = self.building.get(job.file)
+            if running is not None and running.has_ended(wait):
+                with self.failing(job, "compiling a kernel failed"):
+                    self._end(job.file)
         if wait and any(job.wanted and self.has_failed(job) for job in jobs):
             raise RuleError('runner="compiled" is not available here; runner="auto" takes the next best')
 
-    def _end(self, job: CompileJob, process: subprocess.Popen[str], quiet: bool = False) -> None:
-        """Reap a process and move its finished file into place."""
-        _, said = process.communicate()
-        del self.building[job.path]
-        unfinished = _unfinished(job)
-        if process.returncode == 0 and unfinished.exists():
-            unfinished.chmod(0o600)
-            unfinished.replace(job.path)
-            return
-        unfinished.unlink(missing_ok=True)
-        if not quiet:
-            last = said.strip().splitlines()[-1:] or ["no message"]
-            self._fails(job, f"compiling a kernel failed ({last[0]})")
+    def _end(self, file: str) -> None:
+        """Take over the file of a compiler that has ended, and keep it for later processes.
 
-    def _leave(self, job: CompileJob) -> None:
+        Raises:
+            OSError: The compiler has failed.
+        """
+        content = self.fresh[file] = self.building.pop(file).end()
+        try:
+            self._folder(make=True).write(file, content)
+        except OSError as problem:
+            self.tell(f"compiled kernels are kept for this process alone ({_described(problem)})")
+
+    def _folder(self, make: bool = False) -> PrivateFolder:
+        path = cache_root() / "kernels"
+        if path not in self._folders:
+            self._folders[path] = PrivateFolder(path, make)
+        return self._folders[path]
+
+    def _stored(self, job: CompileJob) -> bytes | None:
+        """What the cache has of a file; a cache that cannot be read, or belongs to others, has nothing."""
+        try:
+            return self._folder().read(job.file)
+        except OSError:
+            return None
+
+    def _leave(self) -> None:
         """At exit: keep finished files and stop compilers that still run."""
-        process = self.building.get(job.path)
-        if process is None:
-            return
-        if process.poll() is None:
-            _stop(process)
-        self._end(job, process, quiet=True)
+        for file, running in list(self.building.items()):
+            with contextlib.suppress(Exception):  # the process ends; nothing depends on it
+                if running.process.poll() is None:
+                    running.stop()
+                self._end(file)
 
     def tell(self, line: str) -> None:
         """Warn once."""
@@ -296,16 +359,19 @@ class KernelCompiler:
             warn(f"descend: {line}")
 
 
-def _unfinished(job: CompileJob) -> Path:
-    return job.path.with_suffix(f".{os.getpid()}{job.suffix}")
+def _started(job: CompileJob) -> CompilerProcess:
+    folder = Path(tempfile.mkdtemp(prefix="descend-kernel-"))
+    try:
+        PrivateFolder(folder, make=False).close()  # what is written there will be executed
+        return job.start(folder / job.file)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
-def _stop(process: subprocess.Popen[str]) -> None:
-    """Terminate a compiler and its children, which would keep the process from exiting."""
-    if hasattr(os, "killpg"):
-        os.killpg(process.pid, signal.SIGTERM)
-    else:
-        process.terminate()
+def _described(problem: OSError) -> str:
+    place = f"{problem.filename}: " if problem.filename else ""
+    return f"{place}{problem.strerror or problem}"
 
 
 @dataclass

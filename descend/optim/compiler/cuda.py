@@ -22,8 +22,9 @@ from descend.optim.compiler.nvrtc import OPTIONS, NvrtcError, target
 from descend.optim.compiler.trace import from_structure
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Generator, Sequence
+
+    from descend.optim.compiler.cache import CompilerProcess
 
 __all__ = ["THREADS", "CudaCompileJob", "CudaLaunch", "CudaModule"]
 
@@ -149,14 +150,14 @@ class CudaCompileJob(CompileJob):
         """
         return emit_cuda(from_structure(self.structure), self.dtype, self.low)
 
-    def start(self, unfinished: Path) -> subprocess.Popen[str]:
+    def start(self, unfinished: Path) -> CompilerProcess:
         """Run `compiler/nvrtc.py`."""
         try:
             architecture = target(torch.cuda.get_device_capability(self.index))
         except NvrtcError as problem:
             raise OSError(str(problem)) from problem
-        return script_process(Path(nvrtc.__file__), [architecture, str(unfinished)], self.source())
+        return script_process(Path(nvrtc.__file__), [architecture], self.source(), unfinished)
 
-    def load(self) -> tuple[CudaModule, Any]:
+    def load(self, content: bytes) -> tuple[CudaModule, Any]:
         """The kernels, by the driver, which refuses a file that is damaged; and their plan, a `CudaPlan` here."""
-        return CudaModule(self.path.read_bytes(), self.index), plan(from_structure(self.structure))
+        return CudaModule(content, self.index), plan(from_structure(self.structure))

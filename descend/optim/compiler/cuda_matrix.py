@@ -44,6 +44,6 @@ class DeviceMatrixJob(CudaCompileJob):
         """See `CudaCompileJob`."""
         return emit_cuda_matrices(from_structure(self.structure), self.dtype, self.low)
 
-    def load(self) -> tuple[CudaModule, DevicePlan]:
+    def load(self, content: bytes) -> tuple[CudaModule, DevicePlan]:
         """See `CudaCompileJob`."""
-        return CudaModule(self.path.read_bytes(), self.index), device_plan(from_structure(self.structure))
+        return CudaModule(content, self.index), device_plan(from_structure(self.structure))

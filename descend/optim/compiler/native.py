@@ -18,10 +18,12 @@ from descend.optim.compiler.cache import THREADS, CompileJob, compile_command, c
 from descend.optim.compiler.codegen_cpp import emit_cpp
 from descend.optim.compiler.codegen_matrix import emit_matrices
 from descend.optim.compiler.trace import from_structure
+from descend.private_folder import load_library
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
+
+    from descend.optim.compiler.cache import CompilerProcess
 
 __all__ = ["FLAGS", "CpuCompileJob", "KernelLaunch", "MatrixCompileJob", "MatrixLaunch"]
 
@@ -98,19 +100,19 @@ class CpuCompileJob(CompileJob):
         """
         return emit_cpp(from_structure(self.structure), self.dtype, self.low)
 
-    def start(self, unfinished: Path) -> subprocess.Popen[str]:
+    def start(self, unfinished: Path) -> CompilerProcess:
         """Run the compiler."""
         key = f'extern "C" const char* key() {{ return "{self.key}"; }}\n'
         source = self.source() + key
         vectors = VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())
         return compile_command(source, unfinished, [*FLAGS, *THREADS, *vectors])
 
-    def load(self) -> ctypes.CDLL:
+    def load(self, content: bytes) -> ctypes.CDLL:
         """Load the finished library."""
-        library = ctypes.CDLL(str(self.path))
+        library = load_library(content)
         library.key.restype = ctypes.c_char_p
         if library.key() != self.key.encode():
-            raise RuntimeError(f"{self.path} holds another kernel than its name says")
+            raise RuntimeError(f"{self.file} holds another kernel than its name says")
         return library
 
 

@@ -328,7 +328,8 @@ class ArenaManager:
         for i, held in jobs.items():
             kernels = _compiler.take(held)
             if kernels:
-                self.arenas[i].use_kernels(kernels[0])
+                with _compiler.failing(held[0], "a compiled kernel cannot be used"):
+                    self.arenas[i].use_kernels(kernels[0])
         for scanner in _compiler.take([ScannerCompileJob()]):
             self.scanner = scanner
 

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from descend.page_locked import page_locked, page_locked_copy
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -47,7 +49,9 @@ class DeviceTables:
             self._kept.append(self._spare.pop(name).copy_(x))
             self.held[name].copy_(self._kept[-1], non_blocking=True)
         else:
-            self.held[name].copy_(x.pin_memory(), non_blocking=True)  # torch keeps that memory until the copy is done
+            self.held[name].copy_(
+                page_locked_copy(x), non_blocking=True
+            )  # torch keeps that memory until the copy is done
 
     def agree(self, name: str, values: NDArray[Any]) -> None:
         """Note that these values are on the device, which has computed them itself."""
@@ -58,4 +62,4 @@ class DeviceTables:
         if self._device.type == "cuda":
             for name in names:
                 if name not in self._spare:
-                    self._spare[name] = torch.empty_like(self.held[name], device="cpu", pin_memory=True)
+                    self._spare[name] = page_locked(self.held[name].shape, self.held[name].dtype)

@@ -20,13 +20,15 @@ from torch.autograd.graph import increment_version
 
 from descend.optim.compiler.cache import THREADS, CompileJob, compile_command, compiler, key_of
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
+from descend.private_folder import load_library
 from descend.torch_private import tensor_address, version_counter
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+    from descend.optim.compiler.cache import CompilerProcess
 
 __all__ = ["ABSENT", "MANY", "MOVED", "ODD", "GradientScanner", "ScannerCompileJob", "TensorList", "check_scanner"]
 
@@ -117,9 +119,9 @@ def _strides_alike(g: Tensor, p: Tensor) -> bool:
 class ScannerLibrary(GradientScanner):
     """The same by a finished `ScannerCompileJob`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, content: bytes) -> None:
         # The interpreter stays locked meanwhile: these look at Python's objects.
-        library = ctypes.PyDLL(str(path))
+        library = load_library(content, ctypes.PyDLL)
         self._look, self._stayed, self._same = library.look, library.stayed, library.same
         self._written = library.written
         self._look.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
@@ -160,7 +162,7 @@ class ScannerCompileJob(CompileJob):
         """See `CompileJob`."""
         return key_of("reader", compiler(), FLAGS, THREADS)
 
-    def start(self, unfinished: Path) -> subprocess.Popen[str]:
+    def start(self, unfinished: Path) -> CompilerProcess:
         """Run the compiler, with the headers that torch brings."""
         home = Path(torch.__file__).parent
         # The library is the one that torch has loaded; it is named so that its functions are found.
@@ -168,7 +170,7 @@ class ScannerCompileJob(CompileJob):
         flags = [*FLAGS, *THREADS, f"-I{home / 'include'}"]
         return compile_command(SOURCE.read_text(encoding="utf-8"), unfinished, flags, libraries)
 
-    def load(self) -> ScannerLibrary:
+    def load(self, content: bytes) -> ScannerLibrary:
         """Load the finished library, if torch keeps its pointer where it is looked for, and Python a list's items."""
         probe = torch.zeros(1, device="cpu")
         if _words(probe, 1) != [tensor_address(probe)]:
@@ -177,7 +179,7 @@ class ScannerCompileJob(CompileJob):
         count, items = _words(held, 2)
         if count != 1 or ctypes.c_ssize_t.from_address(items).value != id(probe):
             raise RuntimeError("this version of Python keeps the items of a list elsewhere")
-        library = ScannerLibrary(self.path)
+        library = ScannerLibrary(content)
         if differs := check_scanner(library):
             raise RuntimeError(f"the gradient scanner reads {differs} otherwise than torch {torch.__version__} has it")
         return library

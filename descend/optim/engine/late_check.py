@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from descend.errors import ConfigurationError
+from descend.page_locked import page_locked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,8 +80,7 @@ class FlagReport:
         absent = [held.absent for held in kernels]
         if kernels[0].device.type != "cuda":
             return FlagReport(list(kernels), absent, [held.flag.bad.clone() for held in kernels], None, scaled)
-        pinned: dict[str, Any] = {"dtype": kernels[0].flag.bad.dtype, "device": "cpu", "pin_memory": True}
-        flags = [torch.full(held.flag.bad.shape, _UNKNOWN, **pinned) for held in kernels]
+        flags = [page_locked(held.flag.bad.shape, held.flag.bad.dtype).fill_(_UNKNOWN) for held in kernels]
         for room, held in zip(flags, kernels, strict=True):
             room.copy_(held.flag.bad, non_blocking=True)
         arrived = torch.cuda.Event()

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from descend.errors import DescendError, Stopped
+from descend.errors import DescendError, Stopped, warn
 from descend.launch import cores
 from descend.runtime import SignalHandler
 from descend.signal_mask import STOP_SIGNALS, signals_blocked
 from descend.study.running.scores import Scorer
-from descend.study.running.sequential import run_trial
+from descend.study.running.sequential import run_sequentially, run_trial
 from descend.study.running.trial import Record, Trial
 from descend.study.running.trial_setup import TrialSetup, trials_on_this_machine
 from descend.study.running.vmapped import BegunStacks, StackRun
@@ -78,27 +78,54 @@ def run_in_forks(
         Stopped: a signal asked it to stop; trials under way are not recorded and run again.
     """
     setup = setup or TrialSetup()
-    number = _fork_context().Value("q", 0)
 
-    def work() -> Iterator[bytes]:
-        scorer = Scorer(task)
+    def work(places: Iterable[int]) -> Callable[[], Iterator[bytes]]:
+        def run() -> Iterator[bytes]:
+            scorer = Scorer(task)
+            for trial in map(trials.__getitem__, places):
+                kind = (kinds or {}).get(trial.arm)
+                record = run_trial(task, trial, evaluations, scorer=scorer, kind=kind, checkpoints=setup.checkpoints)
+                yield record.line().encode()
+
+        return run
+
+    left = {trial.id: trial for trial in trials}
+    at_once = min(trials_on_this_machine(setup.needs, cores()), len(trials))
+    shares = _shares(len(trials), at_once)
+    least = at_once if isinstance(shares[0], range) else 1
+    try:
+        for line in forked([work(places) for places in shares], setup.needs.cores, least):
+            record = Record.read(line.decode())
+            del left[record.trial.id]
+            yield record
+    except _NotStarted as problem:
+        warn(f"descend: trials run one by one in this process: {problem}")
+        yield from run_sequentially(task, trials, evaluations, kinds, checkpoints=setup.checkpoints)
+        return
+    for trial in left.values():
+        yield Record(trial, "error", message="its process was killed; too little memory is the usual cause")
+
+
+def _shares(count: int, processes: int) -> list[Iterable[int]]:
+    """The trials of each process: the next one of all, whenever it is done with one.
+
+    On a system without semaphores (no /dev/shm, or a full one) every n-th of them.
+    """
+    try:
+        number = _fork_context().Value("q", 0)
+    except (OSError, ImportError) as problem:
+        warn(f"descend: trials are divided among processes beforehand, since there are no semaphores here ({problem})")
+        return [range(first, count, processes) for first in range(processes)]
+
+    def taken() -> Iterator[int]:
         while True:
             with number.get_lock():
                 place, number.value = number.value, number.value + 1
-            if place >= len(trials):
+            if place >= count:
                 return
-            trial, kind = trials[place], (kinds or {}).get(trials[place].arm)
-            record = run_trial(task, trial, evaluations, scorer=scorer, kind=kind, checkpoints=setup.checkpoints)
-            yield record.line().encode()
+            yield place
 
-    left = {trial.id: trial for trial in trials}
-    at_once = trials_on_this_machine(setup.needs, cores())
-    for line in forked([work] * min(at_once, len(trials)), setup.needs.cores):
-        record = Record.read(line.decode())
-        del left[record.trial.id]
-        yield record
-    for trial in left.values():
-        yield Record(trial, "error", message="its process was killed; too little memory is the usual cause")
+    return [taken() for _ in range(processes)]
 
 
 def can_stack_in_processes(task: StudyTask) -> str | None:
@@ -155,12 +182,24 @@ def _fork_context() -> Any:
 _SAID, _RAISED = b"=", b"!"
 
 
-def forked(works: Sequence[Callable[[], Iterable[bytes]]], threads: int = 1) -> Iterator[bytes]:
+class _NotStarted(DescendError):
+    """The system starts no more processes."""
+
+
+def forked(
+    works: Sequence[Callable[[], Iterable[bytes]]], threads: int = 1, least: int | None = None
+) -> Iterator[bytes]:
     """What functions say that run at the same time, each in a fork of this process with so many threads.
 
     A process that is killed says nothing more.
 
+    Args:
+        works: The functions.
+        threads: Of each process.
+        least: So many processes are enough, where the system starts no more; None for all.
+
     Raises:
+        _NotStarted: fewer could be started.
         DescendError: a function raised something.
         Stopped: a signal asked it to stop; the processes were killed.
     """
@@ -172,9 +211,16 @@ def forked(works: Sequence[Callable[[], Iterable[bytes]]], threads: int = 1) -> 
             for work in works:
                 ours, theirs = _fork_context().Pipe(duplex=False)
                 process = _fork_context().Process(target=_in_fork, args=(work, theirs, parent, threads), daemon=True)
-                with signals_blocked():  # this process handles them, and ends its forks
-                    process.start()
-                theirs.close()  # so that the pipe ends with the process
+                try:
+                    with signals_blocked():  # this process handles them, and ends its forks
+                        process.start()
+                except OSError as problem:
+                    if len(pipes) >= (len(works) if least is None else least):
+                        break
+                    text = f"a process for trials cannot be started ({problem.strerror or problem})"
+                    raise _NotStarted(text) from problem
+                finally:
+                    theirs.close()  # so that the pipe ends with the process
                 pipes[ours] = process
             while pipes:
                 for pipe in wait(list(pipes), _POLL_SECONDS):

@@ -75,6 +75,11 @@ class RecordFiles:
         if before is None or before.status in RETRIED:
             self._records[record.trial.id] = record
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the file of this process is open, so that a record goes into it wherever it is by now."""
+        return self._own is not None
+
     def append(self, *records: Record) -> None:
         """Write records: all of them or, if the process is killed, none."""
         with storage_errors(self.folder):

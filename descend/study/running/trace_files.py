@@ -1,4 +1,5 @@
-"""Traces of stacks on disk, beside the compiled kernels: the next process with the same modules need not trace.
+"""Traces of stacks in the user's cache, beside the compiled kernels: the next process with the same modules need not
+trace. Only files that no other user can write are loaded.
 
 A file's name is a hash of what the operations depend on: the forms of tensors, versions, our sources, and the source
 files, classes and plain attributes of the user's modules, loss and metrics. What a hash cannot see (a number in a file
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import os
+import io
 import types
 import warnings
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from descend.optim.compiler.cache import folder, is_ours
+from descend.private_folder import PrivateFolder, cache_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,32 +58,32 @@ def path_of(whose: str | None, form: Sequence[Any]) -> Path | None:
     """The file of a trace of some form of a code's `identity`; None without one."""
     if whose is None:
         return None
-    return folder() / "traces" / f"{hashlib.sha256(repr((whose, form)).encode()).hexdigest()}.pt"
+    try:
+        folder = cache_root() / "traces"
+    except OSError:  # a user without a home
+        return None
+    return folder / f"{hashlib.sha256(repr((whose, form)).encode()).hexdigest()}.pt"
 
 
 def save(script: Any, path: Path) -> None:
-    """Write a traced function beside its file and rename it; where that fails, the next process traces again."""
-    own = path.with_suffix(f".{os.getpid()}")
+    """Keep a traced function; where that fails, the next process traces again."""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.closing(PrivateFolder(path.parent)) as folder:
             warnings.simplefilter("ignore")  # that TorchScript is no longer worked on
-            torch.jit.save(script, str(own))
-        own.chmod(0o600)
-        own.replace(path)
-    except (OSError, RuntimeError):  # a full disk, or operations that cannot be written
-        with contextlib.suppress(OSError):
-            own.unlink(missing_ok=True)
+            content = io.BytesIO()
+            torch.jit.save(script, content)
+            folder.write(path.name, content.getvalue())
+    except (OSError, RuntimeError):  # a full disk, a folder of others, or operations that cannot be written
+        return
 
 
 def load(path: Path) -> Any:
     """The function in a file that this user wrote; None where there is none, or a damaged one."""
     try:
-        if not is_ours(path):
-            return None
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.closing(PrivateFolder(path.parent, make=False)) as folder:
             warnings.simplefilter("ignore")
-            return torch.jit.load(str(path))
+            content = folder.read(path.name)
+            return None if content is None else torch.jit.load(io.BytesIO(content))
     except (OSError, RuntimeError, ValueError):
         return None
 

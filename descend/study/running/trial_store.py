@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from descend.errors import ConfigurationError, StorageError
+from descend.runtime.directory_lock import DirectoryLost, HeldFolder
 from descend.study.running.executor_files import ExecutorFiles
 from descend.study.running.record_files import RecordFiles
 from descend.study.running.storage import storage_errors
@@ -110,9 +111,11 @@ class StudyDirectory:
         self._files = RecordFiles(self.path / "records")
         self._executors = ExecutorFiles(self.path / "executors")
         self._leases = TrialLeases(self.path / "leases")
+        self._held: HeldFolder | None = None
         if study is not None:
             self._make_folders()
             self._file.write(study, hashes or {})
+            self._require()
 
     def _make_folders(self) -> None:
         try:
@@ -123,6 +126,16 @@ class StudyDirectory:
             if isinstance(error.__cause__, (FileExistsError, NotADirectoryError)):
                 raise ConfigurationError(f"{self.path} cannot be a directory: a file has this name") from error
             raise
+
+    def _require(self) -> None:
+        """Raise DirectoryLost if another directory, or none, is at the path since this process first wrote there.
+
+        Called before each write.
+        """
+        if self._held is None:
+            with storage_errors(self.path):
+                self._held = HeldFolder(self.path)
+        self._held.require()
 
     def description(self) -> dict[str, Any]:
         """See `StudyFile.read`."""
@@ -141,7 +154,13 @@ class StudyDirectory:
         return self._files.cut_off()
 
     def record(self, *records: Record) -> None:
-        """See `Ledger.record`."""
+        """See `Ledger.record`. In a directory that was renamed they are kept all the same, and then it is an error."""
+        try:
+            self._require()
+        except DirectoryLost:
+            if self._held is not None and self._held.moved_to() and self._files.is_open:
+                self._files.append(*records)
+            raise
         self._files.append(*records)
         for record in records:
             self._leases.release(record.trial.id)
@@ -152,10 +171,12 @@ class StudyDirectory:
 
     def decide(self, kind: str, way: str) -> str:
         """See `Ledger.decide`."""
+        self._require()
         return self._executors.decide(kind, way)
 
     def claim(self, trials: Sequence[Trial], at_most: int) -> list[Trial]:
         """See `Ledger.claim`. A claim whose heartbeat stopped is taken over."""
+        self._require()
         taken: list[Trial] = []
         for trial in trials:
             if len(taken) == at_most:

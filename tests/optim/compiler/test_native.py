@@ -22,7 +22,7 @@ def test_equal_jobs_have_equal_keys():
     one, other = CpuCompileJob(structure(), "float32", None), CpuCompileJob(structure(), "float32", None)
     assert one == other
     assert one.key == other.key
-    assert one.path.name == f"{one.key}.so"
+    assert one.file == f"{one.key}.so"
 
 
 def test_precision_flags_and_vectors_are_part_of_the_key(monkeypatch):
@@ -49,12 +49,15 @@ def test_the_struct_has_the_fields_of_the_header():
 @needs_compiler
 def test_a_library_under_a_wrong_name_is_refused(tmp_path):
     job = CpuCompileJob(structure(), "float32", None)
-    process = job.start(tmp_path / "kernel.so")
-    assert process.wait() == 0
-    library = ctypes.CDLL(str(tmp_path / "kernel.so"))
+    (tmp_path / "own").mkdir()
+    running = job.start(tmp_path / "own" / "kernel.so")
+    assert running.has_ended(wait=True)
+    content = running.end()
+    library = job.load(content)
     library.key.restype = ctypes.c_char_p
     assert library.key().decode() == job.key
     assert library.call0
-    misplaced = type("Misplaced", (CpuCompileJob,), {"path": tmp_path / "kernel.so"})(structure(), "float64", None)
+    assert not (tmp_path / "own").exists()
+    misplaced = CpuCompileJob(structure(), "float64", None)
     with pytest.raises(RuntimeError, match="holds another kernel than its name says"):
-        misplaced.load()
+        misplaced.load(content)

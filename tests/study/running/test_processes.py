@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import os
 import signal
+import warnings
 
 import pytest
 import torch
@@ -133,3 +134,42 @@ def test_collections_are_left_as_they_were(enabled):
         assert gc.isenabled() is enabled
     finally:
         (gc.enable if before else gc.disable)()
+
+
+class Fails:
+    """A context of processes in which something cannot be had."""
+
+    def __init__(self, what, started=0):
+        self.what, self.left, self.real = what, started, processes.multiprocessing.get_context("fork")
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+    def Value(self, *given):  # noqa: N802
+        if self.what == "semaphores":
+            raise FileNotFoundError(2, "No such file or directory")  # what a system without /dev/shm says
+        return self.real.Value(*given)
+
+    def Process(self, **options):  # noqa: N802
+        process = self.real.Process(**options)
+        if self.what == "processes" and self.left <= 0:
+            process.start = lambda: (_ for _ in ()).throw(BlockingIOError(11, "Resource temporarily unavailable"))
+        self.left -= 1
+        return process
+
+
+@pytest.mark.parametrize(
+    ("what", "started", "words"),
+    [("semaphores", 2, "divided among processes beforehand"), ("processes", 0, "one by one"), ("processes", 1, None)],
+)
+def test_where_processes_or_semaphores_are_short_the_trials_are_the_same(monkeypatch, what, started, words):
+    monkeypatch.setattr(processes, "cores", lambda: 2)
+    trials = [trial(i, steps=4) for i in range(3)]
+    expected = {record.trial.id: record.scores for record in run_sequentially(TASK, trials, 2)}
+    context = Fails(what, started)
+    monkeypatch.setattr(processes, "_fork_context", lambda: context)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = {record.trial.id: record.scores for record in run_in_forks(TASK, trials, 2)}
+    assert found == expected
+    assert [words in str(one.message) for one in said] == ([True] if words else [])

@@ -71,7 +71,7 @@ class Tokens(nn.Module):
 )
 @pytest.mark.parametrize("optimizer", ["SGD", "LAMB"])
 def test_steps_and_scores_are_recorded_as_make_fx_records_them(monkeypatch, tmp_path, model, x, optimizer):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # no trace is there yet
+    monkeypatch.setenv("DESCEND_CACHE_DIR", str(tmp_path))  # no trace is there yet
     compared = []
 
     def both(function, example, table):
@@ -152,7 +152,7 @@ assert len(list(choose(task, trials, 1, "together", {}).run(task, trials, 1, {})
 print([name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in sys.modules], way.reason)
 """
     paths = {"PYTHONPATH": str(Path(sys.modules[mlp.__module__].__file__).parent)}
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), **paths}
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "DESCEND_CACHE_DIR": str(tmp_path), **paths}
     made = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
     assert made.stdout.startswith("[] a step of a trial takes")

@@ -17,8 +17,8 @@ from descend.study.running.vmapped import run_vmapped
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """An empty cache."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    return tmp_path / "descend" / "traces"
+    monkeypatch.setenv("DESCEND_CACHE_DIR", str(tmp_path))
+    return tmp_path / "traces"
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import re
+import shutil
 import threading
 from pathlib import Path
 
@@ -151,3 +153,32 @@ def test_records_are_on_the_disk_when_the_process_is_done(tmp_path, monkeypatch)
         fsync = os.fsync
         monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), fsync(file)))
     assert len(synced) == 1
+
+
+@pytest.mark.parametrize("what", ["renamed", "deleted", "exchanged"])
+def test_a_directory_that_is_moved_or_exchanged_is_an_error_and_what_is_there_now_is_left_alone(tmp_path, what):
+    place, away = tmp_path / "study", tmp_path / "away"
+    with StudyDirectory(tmp_path / "other", study()) as other:
+        other.record(record(TRIALS[5]))
+    directory = StudyDirectory(place, study())
+    with directory:
+        assert directory.claim(TRIALS, 2) == TRIALS[:2]
+        directory.record(record(TRIALS[0]))
+        if what == "deleted":
+            shutil.rmtree(place)
+        else:
+            place.rename(away)
+        if what == "exchanged":
+            shutil.copytree(tmp_path / "other", place)
+        before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        for act in (
+            lambda: directory.record(record(TRIALS[1])),
+            lambda: directory.claim(TRIALS[2:], 1),
+            lambda: directory.decide("kind", "one"),
+        ):
+            with pytest.raises(StorageError, match=re.escape(str(place))):
+                act()
+    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+    assert place.exists() == (what == "exchanged")
+    if what != "deleted":  # the record that could not be refused any more
+        assert set(StudyDirectory(away).records()) == {TRIALS[0].id, TRIALS[1].id}
