@@ -21,6 +21,7 @@ from descend.data import Batches
 from descend.data.batch_iterable import BatchIterable
 from descend.data.nested_fields import digest_of
 from descend.errors import ConfigurationError, DescendError, warn
+from descend.runtime.checksums import bits_sum
 from descend.runtime.dtensor import copy_into, fsdp_modules, full_tensor, is_sharded, mesh_size
 from descend.torch_private import reset_reducer
 from descend.train.optional_classes import is_kfac, is_sharded_optimizer
@@ -145,18 +146,6 @@ def _are_equal(tensors: Sequence[torch.Tensor], communicator: Communicator) -> b
     own = torch.stack(sums) if sums else torch.zeros(0, dtype=torch.int64, device=communicator.device)
     of_all = communicator.all_gather_cat(own[None].to(communicator.device))
     return bool((of_all == of_all[:1]).all())
-
-
-def bits_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """The sum of the bit patterns of all elements, as int64 that may wrap around; 0 without dense memory."""
-    if tensor.layout is not torch.strided or tensor.is_meta:
-        return torch.zeros((), dtype=torch.int64)
-    flat = tensor.detach().reshape(-1)
-    flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
-    return flat.view(_INTEGERS[flat.element_size()]).sum(dtype=torch.int64)
-
-
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _compare_samples(run: Run) -> None:

@@ -26,7 +26,8 @@ from descend.runtime import STOPPED, SaveRequest, SignalHandler
 from descend.runtime.dtensor import full_tensor
 from descend.runtime.seeds import forked_rng
 from descend.train import Event, Mode
-from descend.train.evaluation import evaluate, leave_averages
+from descend.train.evaluated_weights import write_weights
+from descend.train.evaluation import averages_of, evaluate
 from descend.train.module_state import tensors_of
 from descend.train.optional_classes import is_ltfb
 from descend.train.transforms.check_finite import CheckFinite
@@ -68,6 +69,7 @@ class Result:
         trainer: Number of the trainer.
         trainers: Where there are several: what came of each one that this process has trained.
         monitored: By what the best epoch is chosen.
+        averages: Of a run with several averages of the weights, those behind the first one, by their names.
     """
 
     weights: dict[str, torch.Tensor]
@@ -81,6 +83,7 @@ class Result:
     trainer: int = 0
     trainers: tuple[Result, ...] = ()
     monitored: Monitored | None = None
+    averages: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict[str, dict[str, "torch.Tensor"]])
 
     @property
     def best(self) -> Best | None:
@@ -190,13 +193,10 @@ def opened(run: Run, signals: SignalHandler) -> Generator[None]:
 def result_of(run: Run, reason: str) -> Result:
     """What came of a run that has ended."""
     run.strategy.end_training()
-    weights = {
-        name: full_tensor(tensor).detach().to("cpu", copy=True) for name, tensor in tensors_of(run.task.module).items()
-    }
     counts = {mode.value: batches.num_samples for mode, batches in run.data.items()}
     state = run.state
     return Result(
-        weights,
+        _on_cpu(tensors_of(run.task.module)),
         state.history,
         reason,
         run.store.directory,
@@ -205,7 +205,13 @@ def result_of(run: Run, reason: str) -> Result:
         counts,
         state.outputs,
         monitored=monitored_metric(run.callbacks.all, state.history),
+        averages={label: _on_cpu(average) for label, average in run.evaluated.others().items()},
     )
+
+
+def _on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies of whole tensors; every rank of a sharded module calls it."""
+    return {name: full_tensor(tensor).detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def _check_awaited_metrics(run: Run) -> None:
@@ -221,6 +227,8 @@ def _check_awaited_metrics(run: Run) -> None:
     quantities = ("objective", *run.config.metrics)
     recorded = [f"train/{name}" for callback in run.callbacks.all for name in callback.records]
     recorded = [*(f"{mode.value}/{name}" for mode in run.data for name in quantities), *recorded]
+    beside = [f"{average}/{name}" for average in run.evaluated.other_names for name in quantities]
+    recorded += [f"{mode.value}/{name}" for mode in run.data if mode is not Mode.TRAIN for name in beside]
     known = {*recorded, *(name.partition("/")[2] for name in recorded)}
     if missing := [name for name in criterion.awaited if name not in known]:
         raise ConfigurationError(
@@ -264,7 +272,8 @@ def run_algorithm(run: Run, algorithm: Callable[[], str], trains: bool = True) -
 def finish(run: Run, reason: str, trains: bool = True) -> None:
     """Evaluate the test samples where something was trained, and save the end of the run."""
     run.state.end = reason
-    run.callbacks.fire(Event.AFTER_TRAINING, run.views.of_run(reason))
+    with run.evaluated.finishing():
+        run.callbacks.fire(Event.AFTER_TRAINING, run.views.of_run(reason))
     if Mode.TEST in run.data and trains:
         _forget_test(run)
         evaluate(run, Mode.TEST)
@@ -272,7 +281,8 @@ def finish(run: Run, reason: str, trains: bool = True) -> None:
         _require_objective(run)
     run.store.save(run, SaveRequest("end"), final=True)
     if trains:
-        leave_averages(run.optimizer)  # what was evaluated is what the module has at the end
+        # What was evaluated is what the module has at the end.
+        write_weights(averages_of(run), tensors_of(run.task.module))
 
 
 def _require_objective(run: Run) -> None:

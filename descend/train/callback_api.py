@@ -62,12 +62,13 @@ class RunControl:
         collectives: Communication between ranks, and their clock.
         files: The run directory.
         probe: The objective on mini-batches, once more.
+        evaluated: Puts other weights in place of those in training for the evaluation under way.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self.collectives, self.files = Collectives(run.communicator), RunFiles(run)
-        self.probe = ObjectiveProbe(run)
+        self.probe, self.evaluated = ObjectiveProbe(run), run.evaluated
         self._population: Population | None = None
 
     @property

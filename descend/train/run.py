@@ -23,6 +23,7 @@ from descend.train.activations import ActivationRecorder
 from descend.train.buffer_snapshot import BufferSnapshot
 from descend.train.callback_api import RunControl
 from descend.train.clock import RunClock
+from descend.train.evaluated_weights import EvaluatedWeights
 from descend.train.history import RunHistory
 from descend.train.memory import MicroBatchSize
 from descend.train.module_state import ModuleExtraState, ReplacedSamples
@@ -112,6 +113,7 @@ class Run:
         parameters: Of the module, by name.
         buffer_snapshot: Buffers of the module as they were before the current step.
         activations: Records outputs of layers for callbacks.
+        evaluated: The weights that evaluations see, where callbacks put others in place of those in training.
         control: What callbacks may change.
         clock: Measures how far the run has come, for stopping criteria.
         views: What callbacks see of the run.
@@ -137,6 +139,7 @@ class Run:
         self.parameters = dict(module.named_parameters())
         self.buffer_snapshot = BufferSnapshot(module)
         self.activations = ActivationRecorder(module, self.communicator)
+        self.evaluated = EvaluatedWeights(self)
         self.control = RunControl(self)
         self._clears_gradients = clears_more_than_gradients(self.optimizer)
         self.clock, self.views, self.history = RunClock(self), RunViews(self), RunHistory(self)

@@ -12,7 +12,8 @@ from descend.data import ArrayReader, Batches
 from descend.data.batch_iterable import BatchIterable
 from descend.errors import ConfigurationError, DataError
 from descend.experiment.build import build_run
-from descend.experiment.ranks import bits_sum, require_same_configuration, sample_digest
+from descend.experiment.ranks import require_same_configuration, sample_digest
+from descend.runtime.checksums import bits_sum
 from descend.train import BatchedIterativeOptimizer, Mode
 from descend.train.run import RunConfig
 from descend.train.step import train_step
