@@ -19,6 +19,7 @@ from descend.arguments import check_bool, check_integer, check_number, check_str
 from descend.errors import ConfigurationError, nearest, warn
 from descend.torch_private import version_counter
 from descend.train import Callback
+from descend.train.callback import Beginning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -198,6 +199,13 @@ class EMA(_WeightAverage):
         """See `_WeightAverage.label`."""
         return self.name or f"ema_{self.decay!r}"
 
+    @property
+    def beginning(self) -> Beginning:
+        """See `Callback.beginning`."""
+        first = -(-max(self.start_step, 1) // self.every_steps) * self.every_steps
+        setting = f"start_step={self.start_step}" if self.start_step else f"every_steps={self.every_steps}"
+        return Beginning(setting, "updates", first)
+
     def after_step(self, step: StepView) -> None:
         """See `Callback.after_step`."""
         if step.step >= self.start_step and step.step % self.every_steps == 0:
@@ -271,6 +279,11 @@ class SWA(_WeightAverage):
     def label(self) -> str:
         """See `_WeightAverage.label`."""
         return self.name or f"swa_{self.start_epoch}"
+
+    @property
+    def beginning(self) -> Beginning:
+        """See `Callback.beginning`."""
+        return Beginning(f"start_epoch={self.start_epoch}", "epochs", self.start_epoch + 1)
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`; an epoch that is validated is in the mean before."""

@@ -181,6 +181,7 @@ def opened(run: Run, signals: SignalHandler) -> Generator[None]:
             run.clock.start()
             with run.store.logging():
                 _check_awaited_metrics(run)
+                run.updates.check_plan()
                 run.store.check(run)
                 run.callbacks.fire(Event.AFTER_SETUP, run.views.of_run())
         except ConfigurationError:  # nothing was written yet
@@ -259,9 +260,9 @@ def run_algorithm(run: Run, algorithm: Callable[[], str], trains: bool = True) -
         trains: Whether it makes updates, so that the test samples are evaluated after it.
     """
     with announced(run):
+        run.updates.begin()
         try:
-            reason = algorithm()
-            finish(run, reason, trains)
+            reason = finish(run, algorithm(), trains)
         except Stopped as stopped:
             raise Stopped(f"{stopped}; {save_stopped(run, stopped)}") from None
         except NumericalError as error:
@@ -269,8 +270,13 @@ def run_algorithm(run: Run, algorithm: Callable[[], str], trains: bool = True) -
     return reason
 
 
-def finish(run: Run, reason: str, trains: bool = True) -> None:
-    """Evaluate the test samples where something was trained, and save the end of the run."""
+def finish(run: Run, reason: str, trains: bool = True) -> str:
+    """Evaluate the test samples where something was trained, and save the end of the run.
+
+    Returns:
+        The reason, which says so where no update was made.
+    """
+    reason = run.updates.end(reason) if trains else reason
     run.state.end = reason
     with run.evaluated.finishing():
         run.callbacks.fire(Event.AFTER_TRAINING, run.views.of_run(reason))
@@ -283,6 +289,7 @@ def finish(run: Run, reason: str, trains: bool = True) -> None:
     if trains:
         # What was evaluated is what the module has at the end.
         write_weights(averages_of(run), tensors_of(run.task.module))
+    return reason
 
 
 def _require_objective(run: Run) -> None:

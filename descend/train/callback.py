@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
 from descend.errors import ConfigurationError, nearest
 from descend.strict_keywords import StrictKeywords
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from descend.train.events import EpochView, EvaluationView, PartView, RunView, StepView
     from descend.train.metric_direction import Direction
 
-__all__ = ["Callback", "Callbacks", "Monitored", "given_back", "kept"]
+__all__ = ["Beginning", "Callback", "Callbacks", "Monitored", "given_back", "kept"]
 
 _HOOKS = tuple(event.value for event in Event)
 
@@ -38,6 +38,20 @@ class Monitored(NamedTuple):
     metric: str
     direction: Direction
     restored: bool = False
+
+
+class Beginning(NamedTuple):
+    """When a callback acts for the first time, where a setting says so.
+
+    Attributes:
+        setting: The setting as the user wrote it, such as "start_epoch=99".
+        unit: What is counted.
+        count: After so many of them.
+    """
+
+    setting: str
+    unit: Literal["epochs", "updates"]
+    count: int
 
 
 class Callback(metaclass=StrictKeywords):
@@ -93,6 +107,10 @@ class Callback(metaclass=StrictKeywords):
     @property
     def monitored(self) -> Monitored | None:
         """The metric by which this callback chooses the best epoch; None if it chooses none."""
+
+    @property
+    def beginning(self) -> Beginning | None:
+        """When it acts for the first time; None where it does from the start, or where that is not known."""
 
     def missing_extra(self) -> str | None:
         """What to install for this callback if an optional library is missing; None if nothing is."""

@@ -94,6 +94,10 @@ class EvaluatedWeights:
         """The names of the averages behind the first one."""
         return [one.label for one in self._averages[1:]]
 
+    def not_begun(self) -> list[AveragingCallback]:
+        """The averages in which nothing is yet."""
+        return [one for one in self._averages if one.average is None]
+
     # ---- an evaluation
 
     @property

@@ -90,6 +90,7 @@ def _epoch(run: Run, stop: Stop) -> str | None:
         position,
     )
     run.callbacks.fire(Event.AFTER_EPOCH, after)
+    run.updates.after_epoch()
     return reason or _stop_reason(run, stop)
 
 

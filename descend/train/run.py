@@ -30,6 +30,7 @@ from descend.train.module_state import ModuleExtraState, ReplacedSamples
 from descend.train.optimizers.state import OptimizerState
 from descend.train.param_groups import exchange_parameters
 from descend.train.state import AlgorithmState, TrainState
+from descend.train.update_check import UpdateCheck
 from descend.train.views import RunViews
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class Run:
         clock: Measures how far the run has come, for stopping criteria.
         views: What callbacks see of the run.
         history: Adds rows to the history.
+        updates: Says which updates, weights and callbacks had no effect.
     """
 
     config: RunConfig
@@ -143,6 +145,7 @@ class Run:
         self.control = RunControl(self)
         self._clears_gradients = clears_more_than_gradients(self.optimizer)
         self.clock, self.views, self.history = RunClock(self), RunViews(self), RunHistory(self)
+        self.updates = UpdateCheck(self)
         self.strategy.setup(self)
         self.transforms.setup(self)
         self.micro_batch_size.adaptive = self.micro_batch_size.adaptive and self.strategy.can_repeat_step
