@@ -108,7 +108,12 @@ class Checkpoint(Callback):
     @property
     def beginning(self) -> Beginning | None:
         """See `Callback.beginning`; the end of a run is saved in any case."""
-        if self.every_seconds or self.keep_best or self.restart_dir or bool(self.every_steps) == bool(self.every_epochs):
+        if (
+            self.every_seconds
+            or self.keep_best
+            or self.restart_dir
+            or bool(self.every_steps) == bool(self.every_epochs)
+        ):
             return None
         if self.every_steps:
             return Beginning(f"every_steps={self.every_steps}", "updates", self.every_steps)

@@ -336,9 +336,7 @@ def _refuse_averaging_rules(title: str, optimizer: torch.optim.Optimizer) -> Non
             )
 
 
-def evaluated_average(
-    states: Mapping[str, Mapping[str, Any]], name: str | None = None
-) -> dict[str, torch.Tensor]:
+def evaluated_average(states: Mapping[str, Mapping[str, Any]], name: str | None = None) -> dict[str, torch.Tensor]:
     """An average in a checkpoint by the names of its weights; nothing where there is none.
 
     Args:

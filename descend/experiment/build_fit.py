@@ -165,6 +165,7 @@ class FitBuilder:
                 resume=options.resume,
                 reset_optimizer=options.reset_optimizer,
                 weights_only=options.weights_only,
+                check_ranks=options.check_ranks,
                 say=say,
             ),
             task=task,

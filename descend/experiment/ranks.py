@@ -19,15 +19,18 @@ import torch
 from descend.callbacks.console import is_muted, muted
 from descend.data import Batches
 from descend.data.batch_iterable import BatchIterable
-from descend.data.nested_fields import digest_of
+from descend.data.nested_fields import digest_of, spread
 from descend.errors import ConfigurationError, DescendError, warn
 from descend.runtime.checksums import bits_sum
 from descend.runtime.dtensor import copy_into, fsdp_modules, full_tensor, is_sharded, mesh_size
 from descend.torch_private import reset_reducer
+from descend.train import Mode
 from descend.train.optional_classes import is_kfac, is_sharded_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
+
+    from numpy.typing import NDArray
 
     from descend.data import Feed
     from descend.runtime import Communicator
@@ -42,6 +45,9 @@ __all__ = [
     "scratch_directory",
     "unwrapped",
 ]
+
+
+_COMPARED = 64  # samples of each mode that ranks compare
 
 
 def unwrapped(module: Any) -> Any:
@@ -114,7 +120,7 @@ def require_same_configuration(run: Run) -> None:
 
     Raises:
         ConfigurationError: a mini-batch cannot be shared among ranks, the ranks are set to do different things, or
-            their first samples differ.
+            samples that are spread over their data differ.
     """
     communicator, module = run.communicator, run.task.module
     _check_shards(run)
@@ -149,7 +155,7 @@ def _are_equal(tensors: Sequence[torch.Tensor], communicator: Communicator) -> b
 
 
 def _compare_samples(run: Run) -> None:
-    """Compare the content of the first and the last sample of each mode, where reading one twice gives the same.
+    """Compare the content of some samples of each mode, where reading one twice gives the same.
 
     Raises:
         ConfigurationError: they differ between ranks.
@@ -157,24 +163,53 @@ def _compare_samples(run: Run) -> None:
     world = run.strategy.world
     if world.world_size == 1:
         return
-    own = {str(mode): sample_digest(feed) for mode, feed in run.data.items()}
+    own = {str(mode): sample_digests(feed) for mode, feed in run.data.items()}
     of_all = world.all_gather_object(own)
-    known = {mode: digest for mode, digest in own.items() if all(one.get(mode) for one in of_all)}
-    world.require_equal({f"{mode} samples, the first and the last": known[mode] for mode in known}, "the data")
+    known = [mode for mode in own if all(one.get(mode) for one in of_all)]
+    differing = {
+        mode: [key for key in own[mode] if any(one[mode].get(key) != own[mode][key] for one in of_all)]
+        for mode in known
+    }
+    if any(differing.values()):
+        # A sample may be drawn at random now and then: only one that is the same each time is evidence.
+        drawn = world.all_gather_object({mode: _drawn(run.data[Mode(mode)], keys) for mode, keys in differing.items()})
+        differing = {
+            mode: [key for key in keys if not any(key in one[mode] for one in drawn)] for mode, keys in differing.items()
+        }
+    facts = {f"{mode} {key}": own[mode][key] for mode, keys in differing.items() for key in keys}
+    world.require_equal(facts, "the data")
 
 
-def sample_digest(feed: Feed) -> str | None:
-    """A hash of the first and the last sample; None where they cannot be read by their numbers, or draw at random."""
+def sample_digests(feed: Feed) -> dict[str, str]:
+    """Hashes of samples that are spread over the data, by "sample N" or "batch N"; nothing where they cannot be read by
+    their numbers, or the first and the last are drawn at random."""
     if isinstance(feed, BatchIterable):
-        return feed.digest if feed.is_list else None  # the strategy compares what others yield when it is there
+        return feed.digests  # of a list; the strategy compares what others yield when it is there
     if not isinstance(feed, Batches) or not feed.num_samples:
-        return None
-    ids = np.array([0, len(feed.reader) - 1], dtype=np.int64)
+        return {}
+    ids = spread(len(feed.reader), _COMPARED)
     try:
-        first, again = (digest_of(feed.reader.read(ids)) for _ in range(2))
+        if _digests(feed, ids[[0, -1]]) != _digests(feed, ids[[0, -1]]):
+            return {}
+        return _digests(feed, ids)
     except DescendError:  # which the run reports where it reads this sample
-        return None
-    return first if first == again else None
+        return {}
+
+
+def _digests(feed: Batches, ids: NDArray[np.int64]) -> dict[str, str]:
+    """A hash of each of these samples."""
+    fields = feed.reader.read(ids)
+    rows = ({name: values[i : i + 1] for name, values in fields.items()} for i in range(len(ids)))
+    return {f"sample {number}": digest_of(row) for number, row in zip(ids.tolist(), rows, strict=True)}
+
+
+def _drawn(feed: Feed, keys: Sequence[str]) -> list[str]:
+    """Those of some samples that are not the same each time they are read."""
+    if not keys or not isinstance(feed, Batches):
+        return []
+    ids = np.array([int(key.split()[1]) for key in keys], dtype=np.int64)
+    first, *again = (_digests(feed, ids) for _ in range(3))
+    return [key for key in keys if any(one[key] != first[key] for one in again)]
 
 
 def _check_shards(run: Run) -> None:

@@ -261,6 +261,7 @@ def run_algorithm(run: Run, algorithm: Callable[[], str], trains: bool = True) -
     """
     with announced(run):
         run.updates.begin()
+        run.replicas.begin()
         try:
             reason = finish(run, algorithm(), trains)
         except Stopped as stopped:
@@ -276,6 +277,7 @@ def finish(run: Run, reason: str, trains: bool = True) -> str:
     Returns:
         The reason, which says so where no update was made.
     """
+    run.replicas.end()
     reason = run.updates.end(reason) if trains else reason
     run.state.end = reason
     with run.evaluated.finishing():

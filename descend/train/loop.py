@@ -120,6 +120,8 @@ def _steps(run: Run, stop: Stop, progress: EpochProgress) -> str | None:
         with contextlib.closing(run.strategy.batches()) as batches:
             for batch in interruptible(run, batches):
                 train_step(run, batch)
+                if state.training.step >= run.replicas.due:
+                    run.replicas.compare()
                 _note_time(run, progress)
                 raise_if_stop_requested(run)
                 # After the last mini-batch comes validation, which a criterion may depend on.

@@ -29,6 +29,7 @@ from descend.train.memory import MicroBatchSize
 from descend.train.module_state import ModuleExtraState, ReplacedSamples
 from descend.train.optimizers.state import OptimizerState
 from descend.train.param_groups import exchange_parameters
+from descend.train.replica_check import ReplicaCheck
 from descend.train.state import AlgorithmState, TrainState
 from descend.train.update_check import UpdateCheck
 from descend.train.views import RunViews
@@ -69,6 +70,7 @@ class RunConfig:
         resume: Continue the newest valid checkpoint of the run directory; begin where there is none.
         reset_optimizer: Drop the optimizer's state when a checkpoint is continued.
         weights_only: Begin a new run from those weights of a checkpoint that match by name and shape.
+        check_ranks: Compare the weights of ranks that hold copies of them, now and then.
         say: Prints for the user.
     """
 
@@ -83,6 +85,7 @@ class RunConfig:
     resume: bool = False
     reset_optimizer: bool = False
     weights_only: bool = False
+    check_ranks: bool = True
     say: Callable[[str], None] = lambda text: None
 
 
@@ -120,6 +123,7 @@ class Run:
         views: What callbacks see of the run.
         history: Adds rows to the history.
         updates: Says which updates, weights and callbacks had no effect.
+        replicas: Compares the weights of ranks that hold copies of them.
     """
 
     config: RunConfig
@@ -145,7 +149,7 @@ class Run:
         self.control = RunControl(self)
         self._clears_gradients = clears_more_than_gradients(self.optimizer)
         self.clock, self.views, self.history = RunClock(self), RunViews(self), RunHistory(self)
-        self.updates = UpdateCheck(self)
+        self.updates, self.replicas = UpdateCheck(self), ReplicaCheck(self)
         self.strategy.setup(self)
         self.transforms.setup(self)
         self.micro_batch_size.adaptive = self.micro_batch_size.adaptive and self.strategy.can_repeat_step

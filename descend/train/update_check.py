@@ -1,9 +1,9 @@
 """Says what a run did not do: updates, trained parameters, callbacks whose time never comes.
 
-    check_plan   before training: what the limits of the run rule out
-    begin        where training begins, or goes on
-    after_epoch  parameters that the optimizer does not update, because they were thawed or replaced meanwhile
-    end          no update, updates that changed no weight, mini-batches whose gradient was kept for an update to come
+check_plan   before training: what the limits of the run rule out
+begin        where training begins, or goes on
+after_epoch  parameters that the optimizer does not update, because they were thawed or replaced meanwhile
+end          no update, updates that changed no weight, mini-batches whose gradient was kept for an update to come
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from descend.train.stopping import limit_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from descend.train.callback import Callback
     from descend.train.run import Run
     from descend.train.stopping import Stop
 
@@ -67,8 +66,7 @@ class UpdateCheck:
             return
         limit, window = limit_of(stop), self._run.transforms.window()
         if 0 in limit:
-            self.last_withheld = ""
-        self._only_evaluates = True
+            self._only_evaluates = True
             warn(f"stop={stop!r}: this run makes no update, it only evaluates")
             return
         feed = self._run.data.get(Mode.TRAIN)
@@ -118,8 +116,9 @@ class UpdateCheck:
             self._named.update(idle)
             more = f" and {len(idle) - _SHOWN} more" if len(idle) > _SHOWN else ""
             warn(
-                f"{', '.join(map(repr, idle[:_SHOWN]))}{more}: not updated by the optimizer, since a callback thawed or "
-                "replaced it within the run; end the run there and call fit again, which trains what requires a gradient"
+                f"{', '.join(map(repr, idle[:_SHOWN]))}{more}: not updated by the optimizer, because a callback thawed "
+                "or replaced it within the run: end the run there and call fit again, which trains what requires a "
+                "gradient"
             )
         if held and not self._is_frozen and not any(p.requires_grad and id(p) in held for _, p in named):
             self._is_frozen = True

@@ -113,10 +113,9 @@ class AccumulateGradients(GradientTransform):
         """See `GradientTransform.kept`."""
         if not self._taken:
             return ""
-        plural, samples = "es" * (self._taken != 1), self._run.state.samples_kept
         return (
-            f"{self._taken:,} mini-batch{plural} of {samples:,} samples, of the {self._wanted():,} of the next update by "
-            f"GradientAccumulation, {'are' if plural else 'is'} left over"
+            f"{self._taken:,} of the {self._wanted():,} mini-batches of the next update by GradientAccumulation, "
+            f"{self._run.state.samples_kept:,} samples, are left over"
         )
 
     def _wanted(self) -> int:
