@@ -325,11 +325,10 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 def _refuse_averaging_rules(title: str, optimizer: torch.optim.Optimizer) -> None:
     """Refuse an optimizer that evaluates other weights than it trains, as schedule-free rules do."""
-    from descend.optim import Rule
+    from descend.train.optional_classes import is_averaging
 
     for group in optimizer.param_groups:
-        rule = group.get("rule")
-        if isinstance(rule, Rule) and type(rule).averaged is not Rule.averaged:
+        if is_averaging(rule := group.get("rule")):
             raise ConfigurationError(
                 f"{title}: {type(rule).__name__} averages the weights by itself and is evaluated at their average: "
                 f"leave out {title}, or choose another optimizer"

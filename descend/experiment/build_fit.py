@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from descend.experiment.run_options import TrainerContext
     from descend.launch import TrainerLayout
     from descend.runtime import Communicator
+    from descend.train import Callback
     from descend.train.run import Run
     from descend.train.transforms.base import GradientTransform, TransformChain
 
@@ -153,6 +154,7 @@ class FitBuilder:
         else:
             task = ModuleTask(module, self._objective, self._metrics, targets, self._autocast)
         _warn_of_draws(module, feeds[Mode.TRAIN], batching.micro_batch_size, sharing.world_size)
+        self._warn_of_unused(feeds, callbacks, sharing)
         task.patch(stack.enter_context(patched_for_training(task, seed, feeds[Mode.TRAIN], *sizes, sharing)))
         options = config.options
         return build_run(
@@ -192,6 +194,20 @@ class FitBuilder:
         """The line an epoch of a run that prints none otherwise; nothing would tell those of several trainers apart."""
         prints = any(isinstance(callback, (Print, ProgressLines)) for callback in callbacks)
         return (ProgressLines(),) if self.config.verbose and trainers == 1 and not prints else ()
+
+    def _warn_of_unused(self, feeds: Mapping[Mode, Feed], callbacks: Sequence[Callback], sharing: Communicator) -> None:
+        """Warn of arguments that nothing in this run uses."""
+        data, reader = self.config.data, getattr(feeds[Mode.TRAIN], "reader", None)
+        given = {"workers": data.workers, "skip_bad": data.skip_bad, "timeout_seconds": data.timeout_seconds}
+        unused = [f"{name}={value}" for name, value in given.items() if value]
+        if unused and isinstance(reader, TensorReader):
+            warn(f"{', '.join(unused)} has no effect: the training data are tensors in memory, which need no reading")
+        others = any(not type(callback).__module__.startswith("descend.") for callback in callbacks)
+        looked_at = others or is_ltfb(self._algorithm) or any(Mode.TOURNAMENT in one.looks_at for one in callbacks)
+        if Mode.TOURNAMENT in feeds and not looked_at:
+            warn("tournament= has no effect: these samples are for algorithm=descend.LTFB(...), and nothing reads them")
+        if self.config.distribution.shard_optimizer and sharing.world_size == 1:
+            warn("shard_optimizer=True has no effect: this run has one rank, which keeps all of the optimizer's state")
 
     def _loading(self, module: torch.nn.Module, seed: int, sharing: Communicator) -> Loading:
         """How the data are read."""

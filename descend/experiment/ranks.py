@@ -174,7 +174,8 @@ def _compare_samples(run: Run) -> None:
         # A sample may be drawn at random now and then: only one that is the same each time is evidence.
         drawn = world.all_gather_object({mode: _drawn(run.data[Mode(mode)], keys) for mode, keys in differing.items()})
         differing = {
-            mode: [key for key in keys if not any(key in one[mode] for one in drawn)] for mode, keys in differing.items()
+            mode: [key for key in keys if not any(key in one[mode] for one in drawn)]
+            for mode, keys in differing.items()
         }
     facts = {f"{mode} {key}": own[mode][key] for mode, keys in differing.items() for key in keys}
     world.require_equal(facts, "the data")

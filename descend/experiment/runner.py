@@ -216,27 +216,32 @@ def _on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _check_awaited_metrics(run: Run) -> None:
-    """Refuse a criterion that waits for a quantity that is not recorded; callbacks of a user may record anything.
+    """Refuse what waits for a quantity that is not recorded; callbacks of a user may record anything.
 
     Raises:
         ConfigurationError: all such, with the nearest names.
     """
     own = __name__.partition(".")[0]
-    criterion = run.config.algorithm.criterion()
-    if criterion is None or any(type(callback).__module__.partition(".")[0] != own for callback in run.callbacks.all):
+    if any(type(callback).__module__.partition(".")[0] != own for callback in run.callbacks.all):
         return
+    criterion = run.config.algorithm.criterion()
+    awaited = [] if criterion is None else [(f"Reached('{name}')", name) for name in criterion.awaited]
+    # What looks at certain modes has its own words where these have no samples.
+    watching = [callback for callback in run.callbacks.all if not callback.looks_at]
+    monitors = [(type(callback).__name__, callback.monitored) for callback in watching]
+    awaited += [(f"{who} of '{each.metric}'", each.metric) for who, each in monitors if each is not None]
     quantities = ("objective", *run.config.metrics)
     recorded = [f"train/{name}" for callback in run.callbacks.all for name in callback.records]
     recorded = [*(f"{mode.value}/{name}" for mode in run.data for name in quantities), *recorded]
     beside = [f"{average}/{name}" for average in run.evaluated.other_names for name in quantities]
     recorded += [f"{mode.value}/{name}" for mode in run.data if mode is not Mode.TRAIN for name in beside]
     known = {*recorded, *(name.partition("/")[2] for name in recorded)}
-    if missing := [name for name in criterion.awaited if name not in known]:
+    if missing := [(who, name) for who, name in awaited if name not in known]:
         raise ConfigurationError(
             [
-                f"Reached('{name}') waits for a value that is not recorded{nearest(name, known) or ';'} this run "
+                f"{who} waits for a value that is not recorded{nearest(name, known) or ';'} this run "
                 f"records {', '.join(recorded)}"
-                for name in missing
+                for who, name in missing
             ]
         )
 

@@ -13,7 +13,7 @@ from descend.train.events import EvaluationView, Event, StepView
 from descend.train.interruption import interruptible, raise_if_stop_requested
 from descend.train.memory import retry_on_oom
 from descend.train.objective import Totals
-from descend.train.optional_classes import is_own_optimizer, is_phased_optimizer, is_rule, is_sharded_optimizer
+from descend.train.optional_classes import is_averaging, is_own_optimizer, is_phased_optimizer, is_sharded_optimizer
 from descend.train.progress import Mode
 
 if TYPE_CHECKING:
@@ -91,12 +91,8 @@ def averages_of(run: Run) -> dict[str, torch.Tensor]:
     once a callback has put those to evaluate in place for good."""
     if run.evaluated.is_final:
         return {}
-    groups = [(group["params"], rule) for group in run.optimizer.param_groups if is_rule(rule := group.get("rule"))]
-    if not groups:
-        return {}
-    from descend.optim.engine.evaluation import averages
-
-    own = {id(p) for params, rule in groups if averages(rule) for p in params}
+    groups = [group for group in run.optimizer.param_groups if is_averaging(group.get("rule"))]
+    own = {id(p) for group in groups for p in group["params"]}
     with averaged(run.optimizer) if own else contextlib.nullcontext():
         return {name: p.detach().clone() for name, p in run.task.module.named_parameters() if id(p) in own}
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from descend.data.nested_fields import spread
 from descend.errors import ConfigurationError, warn
 from descend.runtime.checksums import bits_sum
 from descend.runtime.dtensor import is_sharded, local_shard
 from descend.train.algorithms import BatchedIterativeOptimizer
-from descend.train.optional_classes import is_kfac
+from descend.train.optional_classes import is_averaging, is_kfac, is_schedule
 from descend.train.param_groups import options_of
 from descend.train.progress import Mode
 from descend.train.stopping import limit_of
@@ -24,12 +25,14 @@ from descend.train.stopping import limit_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from descend.optim.schedules import Schedule
     from descend.train.run import Run
     from descend.train.stopping import Stop
 
 __all__ = ["UpdateCheck"]
 
 _SHOWN = 3
+_LOOKS = 64  # at a schedule
 
 
 class UpdateCheck:
@@ -61,6 +64,7 @@ class UpdateCheck:
         Warns:
             UserWarning: the run is to make no update; a callback acts for the first time after its end.
         """
+        self._check_running_statistics()
         stop = self._criterion()
         if stop is None:
             return
@@ -83,6 +87,8 @@ class UpdateCheck:
             steps = _least(steps, None if epochs is None else epochs * per_epoch // window.every)
             epochs = _least(epochs, None if steps is None else -(-steps * window.every // per_epoch))
         self._check_beginnings({"updates": steps, "epochs": epochs})
+        if steps:
+            self._check_schedules(steps)
 
     def _check_beginnings(self, most: Mapping[str, int | None]) -> None:
         for callback in self._run.callbacks.all:
@@ -93,6 +99,32 @@ class UpdateCheck:
             warn(
                 f"{type(callback).__name__}: {beginning.setting} has no effect, it acts for the first time after "
                 f"{_counted(beginning.count, beginning.unit[:-1])} and this run ends after {limit:,}"
+            )
+
+    def _check_schedules(self, steps: int) -> None:
+        """Warn of a rate that has its highest value in the last update: the warm-up is longer than the run."""
+        for schedule in {id(one): one for one in self._schedules()}.values():
+            before = [schedule(step) for step in spread(max(steps - 1, 1), _LOOKS).tolist()]
+            if max(before) < schedule(steps - 1) < schedule(steps):
+                warn(
+                    f"the learning rate still rises in the last of {_counted(steps, 'update')}, from "
+                    f"{schedule(0):.3g} to {schedule(steps - 1):.3g}: the warm-up of {schedule} is longer than the run"
+                )
+
+    def _schedules(self) -> list[Schedule]:
+        return [one for group in self._run.optimizer.param_groups if is_schedule(one := group.get("schedule"))]
+
+    def _check_running_statistics(self) -> None:
+        """Warn where running statistics are of other weights than those that are evaluated."""
+        rules = [group.get("rule") for group in self._run.optimizer.param_groups]
+        averaging = [type(rule).__name__ for rule in rules if is_averaging(rule)]
+        layers = [name for name, _ in self._run.task.module.named_buffers() if name.endswith("running_mean")]
+        if averaging and layers:
+            more = f" and {len(layers) - 1} more are" if len(layers) > 1 else " is"
+            warn(
+                f"{averaging[0]} is evaluated at an average of the weights, and '{layers[0]}'{more} of the weights in "
+                "training; for statistics of the average call torch.optim.swa_utils.update_bn(loader, result.module) "
+                "after the run"
             )
 
     def _criterion(self) -> Stop | None:

@@ -44,9 +44,7 @@ def trained(communicator, steps, *callbacks, strategy=None, **config):
         task=task,
         optimizer=torch.optim.SGD(task.module.parameters(), lr=0.01),
         data={
-            Mode.TRAIN: Batches(
-                ArrayReader({"x": X, "y": Y}), 4, 0, False, communicator.rank, communicator.world_size
-            )
+            Mode.TRAIN: Batches(ArrayReader({"x": X, "y": Y}), 4, 0, False, communicator.rank, communicator.world_size)
         },
         world=communicator,
         strategy=strategy,
@@ -71,7 +69,9 @@ def test_the_rank_and_the_weights_that_drifted_are_named(ranks, who):
     def act(communicator):
         return trained(communicator, 60, *[Changes(0.5, 10)] * (communicator.rank == who))
 
-    with pytest.raises(DataError, match=rf"after 16 updates .*'weight' of rank {who} differ from those of rank 0; look"):
+    with pytest.raises(
+        DataError, match=rf"after 16 updates .*'weight' of rank {who} differ from those of rank 0; look"
+    ):
         on_ranks(ranks, act)
 
 
