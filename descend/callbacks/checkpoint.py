@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.arguments import check_integer, check_number, collect
-from descend.errors import ConfigurationError, StorageError, warn
+from descend.errors import ConfigurationError, StorageError
 from descend.leniency import Deviation, refused
 from descend.train import Callback, Mode
 from descend.train.callback import Beginning, Monitored
@@ -37,7 +37,7 @@ class Checkpoint(Callback):
     epoch_end, and the file CHECKPOINT_DIR/trainerN/sgd.last.shared.checkpoint names the newest. Such copies are never
     removed.
 
-    Runs:  after_setup, before_run, after_step, after_evaluation, after_epoch, after_training.
+    Runs:  after_setup, before_run, after_step, after_evaluation, after_epoch.
     Reads: weights and state. Changes nothing, but for `restart_dir`.
     Costs: one copy of weights and optimizer state to the disk each time; with `asynchronous`, one in memory.
 
@@ -184,14 +184,6 @@ class Checkpoint(Callback):
         if self._is_best() or due:
             self._save("epoch_end", epoch.finished, epoch.step, self._score)
         self._score = None
-
-    def after_training(self, run: RunView) -> None:
-        """See `Callback.after_training`."""
-        if self.keep_best and self._best_score is None and run.step:
-            warn(
-                f"Checkpoint: '{self.keep_best}' was a number after none of the {run.passes:,} epochs of this run, so "
-                "no best checkpoint was kept"
-            )
 
     def _name_in(self, mode: Mode) -> str:
         """The metric of `keep_best`, if it is one of this mode; else a name that no metric has."""

@@ -277,8 +277,7 @@ def _run_population(population: Population) -> list[str]:
     with ExitStack() as stack:
         for player in players:
             stack.enter_context(announced(player.run, partial(as_trainer, player.number, trainers)))
-            player.run.updates.begin()
-            player.run.replicas.begin()
+            player.run.checks.begin()
         try:
             reasons = population.play(algorithm) if is_ltfb(algorithm) else population.each(algorithm)
             by_run = {id(player.run): reason for player, reason in zip(players, reasons, strict=True)}

@@ -25,6 +25,7 @@ from descend.runtime.checksums import bits_sum
 from descend.runtime.dtensor import copy_into, fsdp_modules, full_tensor, is_sharded, mesh_size
 from descend.torch_private import reset_reducer
 from descend.train import Mode
+from descend.train.memory import suggested_group
 from descend.train.optional_classes import is_kfac, is_sharded_optimizer
 
 if TYPE_CHECKING:
@@ -131,7 +132,8 @@ def require_same_configuration(run: Run) -> None:
     if run.task.micro_batch_unit is None and not run.task.needs_lockstep:
         raise ConfigurationError(
             f"{communicator.world_size} ranks share each mini-batch, and a layer of this model works on all of it: for "
-            "batch norm declare how many samples share statistics, as in batch_norm_group_size=64, or start one rank"
+            f"batch norm declare how many samples share statistics, as in batch_norm_group_size={_group_of(run)}, or "
+            "start one rank"
         )
     tensors = [*module.parameters(), *module.buffers()]
     if not _are_equal([tensor for tensor in tensors if not is_sharded(tensor)], communicator):
@@ -144,6 +146,13 @@ def require_same_configuration(run: Run) -> None:
         values = full_tensor(tensor)
         communicator.broadcast(0, [values])
         copy_into(tensor, values)
+
+
+def _group_of(run: Run) -> int:
+    """An example of how many samples share statistics, so that each rank has a group."""
+    feed = run.data.get(Mode.TRAIN)
+    size = None if feed is None else feed.first_size
+    return suggested_group(size and size // run.communicator.world_size)
 
 
 def _are_equal(tensors: Sequence[torch.Tensor], communicator: Communicator) -> bool:

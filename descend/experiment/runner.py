@@ -181,7 +181,7 @@ def opened(run: Run, signals: SignalHandler) -> Generator[None]:
             run.clock.start()
             with run.store.logging():
                 _check_awaited_metrics(run)
-                run.updates.check_plan()
+                run.checks.updates.check_plan()
                 run.store.check(run)
                 run.callbacks.fire(Event.AFTER_SETUP, run.views.of_run())
         except ConfigurationError:  # nothing was written yet
@@ -206,7 +206,7 @@ def result_of(run: Run, reason: str) -> Result:
         counts,
         state.outputs,
         monitored=monitored_metric(run.callbacks.all, state.history),
-        averages={label: _on_cpu(average) for label, average in run.evaluated.others().items()},
+        averages={label: _on_cpu(average) for label, average in run.control.evaluated.others().items()},
     )
 
 
@@ -233,7 +233,7 @@ def _check_awaited_metrics(run: Run) -> None:
     quantities = ("objective", *run.config.metrics)
     recorded = [f"train/{name}" for callback in run.callbacks.all for name in callback.records]
     recorded = [*(f"{mode.value}/{name}" for mode in run.data for name in quantities), *recorded]
-    beside = [f"{average}/{name}" for average in run.evaluated.other_names for name in quantities]
+    beside = [f"{average}/{name}" for average in run.control.evaluated.other_names for name in quantities]
     recorded += [f"{mode.value}/{name}" for mode in run.data if mode is not Mode.TRAIN for name in beside]
     known = {*recorded, *(name.partition("/")[2] for name in recorded)}
     if missing := [(who, name) for who, name in awaited if name not in known]:
@@ -265,8 +265,7 @@ def run_algorithm(run: Run, algorithm: Callable[[], str], trains: bool = True) -
         trains: Whether it makes updates, so that the test samples are evaluated after it.
     """
     with announced(run):
-        run.updates.begin()
-        run.replicas.begin()
+        run.checks.begin()
         try:
             reason = finish(run, algorithm(), trains)
         except Stopped as stopped:
@@ -282,10 +281,9 @@ def finish(run: Run, reason: str, trains: bool = True) -> str:
     Returns:
         The reason, which says so where no update was made.
     """
-    run.replicas.end()
-    reason = run.updates.end(reason) if trains else reason
+    reason = run.checks.end(reason) if trains else reason
     run.state.end = reason
-    with run.evaluated.finishing():
+    with run.control.evaluated.finishing():
         run.callbacks.fire(Event.AFTER_TRAINING, run.views.of_run(reason))
     if Mode.TEST in run.data and trains:
         _forget_test(run)

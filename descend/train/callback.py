@@ -46,12 +46,12 @@ class Beginning(NamedTuple):
     Attributes:
         setting: The setting as the user wrote it, such as "start_epoch=99".
         unit: What is counted.
-        count: After so many of them.
+        after: So many of them.
     """
 
     setting: str
     unit: Literal["epochs", "updates"]
-    count: int
+    after: int
 
 
 class Callback(metaclass=StrictKeywords):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from descend.train.events import RunView
     from descend.train.run import Run
 
-__all__ = ["averaged", "averages_of", "evaluate"]
+__all__ = ["averaged", "averages_of", "evaluate", "external_metrics"]
 
 
 @torch.no_grad()
@@ -36,13 +36,13 @@ def evaluate(run: Run, mode: Mode) -> dict[str, float]:
     state, total, seen_by = run.state, run.data[mode].num_samples, run.views.of_run()
     step = state.step
     before = EvaluationView(mode, state.epochs_done, step, seen_by, samples=(0, total))
-    with run.evaluated.evaluating(before) as wrote:
+    with run.control.evaluated.evaluating(before) as wrote:
         run.strategy.synchronize(f"the beginning of {mode} at step {step}")
         began = run.communicator.now()
-        run.evaluated.put_in(averages_of(run))
+        run.control.evaluated.put_in(averages_of(run))
         with run.strategy.evaluating(), forked_rng(run.communicator.device):
             values, is_empty, samples, times = _measured(run, mode, seen_by)
-            values |= run.external_metrics()
+            values |= external_metrics(run)
             if mode is not Mode.TOURNAMENT:
                 values |= _of_other_averages(run, mode, seen_by)
         seconds = run.communicator.now() - began
@@ -58,8 +58,8 @@ def evaluate(run: Run, mode: Mode) -> dict[str, float]:
 def _of_other_averages(run: Run, mode: Mode, seen_by: RunView) -> dict[str, float]:
     """Objective and metrics of the averages behind the first one, as "NAME/objective"; callbacks do not see these."""
     found: dict[str, float] = {}
-    for label, weights in run.evaluated.others().items():
-        with run.evaluated.holding(weights):
+    for label, weights in run.control.evaluated.others().items():
+        with run.control.evaluated.holding(weights):
             values, *_ = _measured(run, mode, seen_by, watched=False)
         found |= {f"{label}/{name}": value for name, value in values.items()}
     return found
@@ -78,6 +78,11 @@ def _measured(
     return values, totals.is_empty, samples, times
 
 
+def external_metrics(run: Run) -> dict[str, float]:
+    """Metrics that the module does not compute, the same on all ranks."""
+    return run.communicator.on_rank_zero(lambda: dict(run.task.external_metrics(run.store.place)))
+
+
 def averaged(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
     """Within this block parameters are those to evaluate, where the optimizer's rule trains at another point."""
     if is_own_optimizer(optimizer) or is_sharded_optimizer(optimizer) or is_phased_optimizer(optimizer):
@@ -89,7 +94,7 @@ def averaged(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextMana
 def averages_of(run: Run) -> dict[str, torch.Tensor]:
     """The parameters to evaluate by name, where the optimizer's rule trains at another point; nothing elsewhere, nor
     once a callback has put those to evaluate in place for good."""
-    if run.evaluated.is_final:
+    if run.control.evaluated.is_final:
         return {}
     groups = [group for group in run.optimizer.param_groups if is_averaging(group.get("rule"))]
     own = {id(p) for group in groups for p in group["params"]}

@@ -36,16 +36,17 @@ class ReplicaCheck:
 
     Attributes:
         due: At how many updates the next comparison is.
+        has_copies: Whether ranks hold the same weights after each step, those that are sharded aside.
     """
 
     def __init__(self, run: Run) -> None:
         self._run, self._interval, self._said = run, _FIRST, False
-        self.due = sys.maxsize
+        self.due, self.has_copies = sys.maxsize, True
 
     def begin(self) -> None:
         """Plan the first comparison, where ranks hold copies and the user has not turned it off."""
         run = self._run
-        if run.config.check_ranks and run.communicator.world_size > 1 and run.strategy.has_copies:
+        if run.communicator.world_size > 1 and self.has_copies and run.config.check_ranks:
             self.due = run.state.step + _FIRST
 
     def compare(self) -> None:

@@ -23,7 +23,6 @@ from descend.train.activations import ActivationRecorder
 from descend.train.buffer_snapshot import BufferSnapshot
 from descend.train.callback_api import RunControl
 from descend.train.clock import RunClock
-from descend.train.evaluated_weights import EvaluatedWeights
 from descend.train.history import RunHistory
 from descend.train.memory import MicroBatchSize
 from descend.train.module_state import ModuleExtraState, ReplacedSamples
@@ -108,6 +107,31 @@ class RunPart(Protocol):
         ...
 
 
+class RunChecks:
+    """What is looked for between steps, and at the end.
+
+    Args:
+        run: The run.
+
+    Attributes:
+        updates: Says which updates, weights and callbacks had no effect.
+        replicas: Compares the weights of ranks that hold copies of them.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.updates, self.replicas = UpdateCheck(run), ReplicaCheck(run)
+
+    def begin(self) -> None:
+        """Note where training begins."""
+        self.updates.begin()
+        self.replicas.begin()
+
+    def end(self, reason: str) -> str:
+        """Look once more after training; returns the reason why it ended, with what is to say of it."""
+        self.replicas.end()
+        return self.updates.end(reason)
+
+
 @dataclass(eq=False)
 class Run:
     """One model in training on this process; see the top of this file for its parts.
@@ -117,13 +141,11 @@ class Run:
         parameters: Of the module, by name.
         buffer_snapshot: Buffers of the module as they were before the current step.
         activations: Records outputs of layers for callbacks.
-        evaluated: The weights that evaluations see, where callbacks put others in place of those in training.
         control: What callbacks may change.
         clock: Measures how far the run has come, for stopping criteria.
         views: What callbacks see of the run.
         history: Adds rows to the history.
-        updates: Says which updates, weights and callbacks had no effect.
-        replicas: Compares the weights of ranks that hold copies of them.
+        checks: Says what had no effect, and compares ranks.
     """
 
     config: RunConfig
@@ -145,11 +167,10 @@ class Run:
         self.parameters = dict(module.named_parameters())
         self.buffer_snapshot = BufferSnapshot(module)
         self.activations = ActivationRecorder(module, self.communicator)
-        self.evaluated = EvaluatedWeights(self)
         self.control = RunControl(self)
         self._clears_gradients = clears_more_than_gradients(self.optimizer)
         self.clock, self.views, self.history = RunClock(self), RunViews(self), RunHistory(self)
-        self.updates, self.replicas = UpdateCheck(self), ReplicaCheck(self)
+        self.checks = RunChecks(self)
         self.strategy.setup(self)
         self.transforms.setup(self)
         self.micro_batch_size.adaptive = self.micro_batch_size.adaptive and self.strategy.can_repeat_step
@@ -220,10 +241,6 @@ class Run:
             self.optimizer.zero_grad()
         for p in self.parameters.values():
             p.grad = None
-
-    def external_metrics(self) -> dict[str, float]:
-        """Metrics that the module does not compute, the same on all ranks."""
-        return self.communicator.on_rank_zero(lambda: dict(self.task.external_metrics(self.store.place)))
 
 
 def clears_more_than_gradients(optimizer: torch.optim.Optimizer) -> bool:

@@ -8,6 +8,7 @@ end          no update, updates that changed no weight, mini-batches whose gradi
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -93,12 +94,12 @@ class UpdateCheck:
     def _check_beginnings(self, most: Mapping[str, int | None]) -> None:
         for callback in self._run.callbacks.all:
             beginning = callback.beginning
-            if beginning is None or (limit := most[beginning.unit]) is None or limit >= beginning.count:
+            if beginning is None or (limit := most[beginning.unit]) is None or limit >= beginning.after:
                 continue
             self._idle.append(callback)
             warn(
                 f"{type(callback).__name__}: {beginning.setting} has no effect, it acts for the first time after "
-                f"{_counted(beginning.count, beginning.unit[:-1])} and this run ends after {limit:,}"
+                f"{_counted(beginning.after, beginning.unit[:-1])} and this run ends after {limit:,}"
             )
 
     def _check_schedules(self, steps: int) -> None:
@@ -181,13 +182,27 @@ class UpdateCheck:
                 f"{_counted(run.state.step - self._step, 'update')} changed no weight: look at the learning rate "
                 f"({_rates(run.optimizer)} at the end), at what makes gradients 0, and at the precision of the weights"
             )
-        for callback in run.evaluated.not_begun():
+        self._check_monitors()
+        for callback in run.control.evaluated.not_begun():
             if callback not in self._idle:
                 warn(
                     f"{type(callback).__name__} had no effect: no weights were averaged before the run ended after "
                     f"{_counted(run.state.step, 'update')} and {_counted(run.state.epochs_done, 'epoch')}"
                 )
         return reason
+
+    def _check_monitors(self) -> None:
+        """Warn of callbacks that choose the best epoch by what was never a number."""
+        for callback in self._run.callbacks.all:
+            if (monitored := callback.monitored) is None:
+                continue
+            mode, _, name = monitored.metric.partition("/")
+            values = [row.get(name) for row in self._run.state.history if row["mode"] == mode]
+            if not any(isinstance(value, (int, float)) and not math.isnan(value) for value in values):
+                warn(
+                    f"{type(callback).__name__}: '{monitored.metric}' was a number after none of "
+                    f"{_counted(self._run.state.epochs_done, 'epoch')}, so no epoch was chosen as the best"
+                )
 
     def _cause(self) -> str:
         run = self._run

@@ -51,16 +51,16 @@ def trained(communicator, steps, *callbacks, strategy=None, **config):
         micro_batch_size=4,
         callbacks=callbacks,
     )
-    at, compare = [], run.replicas.compare
+    at, compare = [], run.checks.replicas.compare
 
     def noted():
         at.append(run.state.step)
         compare()
 
-    run.replicas.compare = noted
-    run.replicas.begin()
+    run.checks.replicas.compare = noted
+    run.checks.replicas.begin()
     train(run, descend.Steps(steps))
-    run.replicas.end()
+    run.checks.replicas.end()
     return at, said
 
 

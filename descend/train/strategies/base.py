@@ -80,13 +80,11 @@ class Strategy:
         is_sharded: Whether this rank holds only a part of the gradients, so that norms need a collective.
         resets_with_optimizer: Whether its state starts over where the optimizer's does.
         can_repeat_step: Whether a step may be repeated with smaller micro-batches when memory runs out.
-        has_copies: Whether all ranks hold the same weights after each step, those that are sharded aside.
     """
 
     is_sharded: bool = False
     resets_with_optimizer: ClassVar[bool] = False
     can_repeat_step: bool = True
-    has_copies: bool = False
 
     def setup(self, run: Run) -> None:
         """Called when the run has all of its parts, and again between two steps if the module has other parameters."""

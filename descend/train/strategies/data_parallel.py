@@ -50,7 +50,6 @@ class DataParallel(Strategy):
     divides_early: bool = True  # whether gradients are divided by a power of two before they are summed
     overlaps: bool = True  # whether gradients are sent during the last backward pass
     pads_evaluation: bool = False
-    has_copies = True
 
     def setup(self, run: Run) -> None:
         """See `Strategy.setup`; nothing is sent, since the ranks have not been compared yet."""

@@ -64,8 +64,6 @@ class LocalSGD(OwnGradientsDescription, metaclass=StrictKeywords):
 class LocalSteps(OwnGradients):
     """The strategy that `LocalSGD` describes."""
 
-    has_copies = False  # but for the moment after a synchronization
-
     def __init__(self, rule: LocalSGD) -> None:
         self._rule, self._taken = rule, 0
         self._outer: dict[str, torch.Tensor] = {}  # x and m, by "x NAME" and "m NAME"

@@ -20,7 +20,7 @@ from descend.strict_keywords import StrictKeywords
 from descend.train.optimizers.state import unsharded
 from descend.train.optimizers.zero import ZeroRedundancyOptimizer
 from descend.train.strategies.base import StrategyDescription, divisor_of
-from descend.train.transforms.base import GradientTransform, Window, Withheld
+from descend.train.transforms.base import GradientTransform, UpdateWindow, Withheld
 from descend.train.transforms.check_finite import CheckFinite
 from descend.train.transforms.kfac import KFAC
 
@@ -104,10 +104,12 @@ class AccumulateGradients(GradientTransform):
         self._sums, self._count, self._taken = {}, 0.0, 0
         return None
 
-    def window(self) -> Window:
+    def window(self) -> UpdateWindow:
         """See `GradientTransform.window`."""
         first = self._wanted()
-        return Window(first, None if callable(self._every) else first, f"GradientAccumulation(every={self._every!r})")
+        return UpdateWindow(
+            first, None if callable(self._every) else first, f"GradientAccumulation(every={self._every!r})"
+        )
 
     def kept(self) -> str:
         """See `GradientTransform.kept`."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from descend.train.objective import Ratio, Totals
     from descend.train.run import Run
 
-__all__ = ["GradientTransform", "Gradients", "TransformChain", "Window", "Withheld"]
+__all__ = ["GradientTransform", "Gradients", "TransformChain", "UpdateWindow", "Withheld"]
 
 _Kind = TypeVar("_Kind", bound="GradientTransform")
 
@@ -83,7 +83,7 @@ class Withheld:
     skipped: bool = True
 
 
-class Window(NamedTuple):
+class UpdateWindow(NamedTuple):
     """Of how many mini-batches an update is made.
 
     Attributes:
@@ -134,9 +134,9 @@ class GradientTransform:
         """Change the gradients in place, or say why there is no update."""
         return None
 
-    def window(self) -> Window:
+    def window(self) -> UpdateWindow:
         """Of how many mini-batches it lets an update be made."""
-        return Window()
+        return UpdateWindow()
 
     def kept(self) -> str:
         """The gradients that it keeps for an update to come, as the beginning of a sentence; empty for none."""
@@ -204,9 +204,11 @@ class TransformChain:
         for transform in self._with_settle:
             transform.settle()
 
-    def window(self) -> Window:
+    def window(self) -> UpdateWindow:
         """See `GradientTransform.window`; the longest."""
-        return max((transform.window() for transform in self._transforms), key=lambda one: one.first, default=Window())
+        return max(
+            (transform.window() for transform in self._transforms), key=lambda one: one.first, default=UpdateWindow()
+        )
 
     def kept(self) -> str:
         """See `GradientTransform.kept`."""
