@@ -62,7 +62,7 @@ class _WeightAverage(Callback):
         _refuse_averaging_rules(type(self).__name__, run.optimizer)
         self.average = self.last_weights = None
         self.count, self._run = 0, run
-        run.control.evaluated.join(self)
+        run.control.evaluated.check_names()
 
     def before_run(self, run: RunView) -> None:
         """See `Callback.before_run`."""

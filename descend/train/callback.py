@@ -288,27 +288,13 @@ class Callbacks:
         return bool(self._listeners[event])
 
     def listening(self, event: Event) -> list[tuple[Callback, Callable[[Any], None]]]:
-        """The callbacks whose hook of `event` is called, in the order of the list, each with the hook."""
-        listeners = self._listeners[event]
-        hooks = [(callback, getattr(callback, event)) for callback in self.all if _overrides(callback, event)]
-        return [(callback, hook) for callback, hook in hooks if hook in listeners]
+        """The callbacks whose hook of `event` is called, in that order, each with the hook."""
+        own = [(one, getattr(one, event)) for one in _in_order(self.all, event) if _overrides(one, event)]
+        return [(callback, hook) for callback, hook in own if hook in self._listeners[event]]
 
-    def fire(self, event: Event, view: object, nested: Sequence[Callback] = ()) -> None:
-        """Call the hook of `event` of every callback with `view`, in order.
-
-        Args:
-            event: The event.
-            view: The record of it.
-            nested: Callbacks that take back what they did before; these are called after the others but those that
-                save, and the last one first.
-        """
-        listeners = self._listeners[event]
-        if nested:
-            hooks = self.listening(event)
-            last = [hook for callback in reversed(nested) for other, hook in hooks if other is callback]
-            last += [hook for callback, hook in hooks if callback.saves]
-            listeners = (*(listener for listener in listeners if listener not in last), *last)
-        for listener in listeners:
+    def fire(self, event: Event, view: object) -> None:
+        """Call the hook of `event` of every callback with `view`, in order."""
+        for listener in self._listeners[event]:
             listener(view)
 
     def fire_all(self, event: Event, view: object) -> list[BaseException]:

@@ -10,7 +10,7 @@ averages, the first one in the list of callbacks is put in; the others are measu
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["AveragingCallback", "EvaluatedWeights", "write_weights"]
 
 
+@runtime_checkable
 class AveragingCallback(Protocol):
     """A callback that keeps an average of the weights.
 
@@ -62,28 +63,30 @@ class EvaluatedWeights:
 
     def __init__(self, run: Run) -> None:
         self._run, self.is_final = run, False
-        self._kept: list[dict[str, torch.Tensor]] = []  # of each evaluation under way, the outermost first
-        self._averages: list[AveragingCallback] = []
+        self._averages = [one for one in run.callbacks.all if isinstance(one, AveragingCallback)]
+        # Of each evaluation under way, the outermost first: what its hooks have done, in order. Tensors are those that
+        # were there before others were put in; a callback of a user's own is one that puts back what it found.
+        self._done: list[list[Callback | dict[str, torch.Tensor]]] = []
 
     # ---- averages
 
-    def join(self, average: AveragingCallback) -> None:
-        """Take a callback among the averages of the run, which are in the order of the list of callbacks.
+    def check_names(self) -> None:
+        """Refuse two averages of one name.
 
         Raises:
-            ConfigurationError: another one has the same name.
+            ConfigurationError: there are two.
         """
-        if any(other.label == average.label for other in self._averages):
-            raise ConfigurationError(
-                f"{type(average).__name__}: two averages of this run are called '{average.label}': give one of them a "
-                f"name of its own, as in {type(average).__name__}(name='slow')"
-            )
-        places = {id(callback): i for i, callback in enumerate(self._run.callbacks.all)}
-        self._averages = sorted([*self._averages, average], key=lambda one: places[id(one)])
+        labels = [one.label for one in self._averages]
+        for label, one in zip(labels, self._averages, strict=True):
+            if labels.count(label) > 1:
+                raise ConfigurationError(
+                    f"{type(one).__name__}: two averages of this run are called '{label}': give one of them a name of "
+                    f"its own, as in {type(one).__name__}(..., name='slow')"
+                )
 
     def place(self, average: AveragingCallback) -> int:
         """The place of an average among those of the run, from 0; the first one is that of the run."""
-        return self._averages.index(average)
+        return next(place for place, one in enumerate(self._averages) if one is average)
 
     def others(self) -> dict[str, dict[str, torch.Tensor]]:
         """The averages behind the first one that have begun, by their names."""
@@ -104,37 +107,49 @@ class EvaluatedWeights:
     def trained(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers in training by name, also while others are in their place."""
         found = self._tensors()
-        for kept in reversed(self._kept):
-            found.update(kept)
+        for done in reversed(self._done):
+            for one in reversed(done):
+                found.update(one if isinstance(one, dict) else {})
         return found
 
     @contextmanager
-    def evaluating(self, view: EvaluationView) -> Generator[list[Callback]]:
-        """Context manager around an evaluation; calls before_evaluation of all callbacks.
-
-        Yields:
-            Callbacks of a user's own that wrote weights, in order. Each puts back what it found, so after_evaluation is
-            called of the last one first.
-        """
+    def evaluating(self, view: EvaluationView) -> Generator[None]:
+        """Context manager around an evaluation: calls before_evaluation, and takes back what that did to the weights
+        where after_evaluation is not called, because of an error."""
         for average in self._averages:
             average.take_in(view.epoch)
-        with self._restored():
-            before, wrote = dict[str, torch.Tensor](), list["Callback"]()
-            try:
-                for callback, hook in self._run.callbacks.listening(Event.BEFORE_EVALUATION):
-                    if _is_ours(callback):
-                        hook(view)
-                        continue
-                    if callback.replaces_weights and not before:
-                        before = {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
-                    sums = self._sums()
+        with self._restored() as done:
+            ends = {id(callback) for callback, _ in self._run.callbacks.listening(Event.AFTER_EVALUATION)}
+            for callback, hook in self._run.callbacks.listening(Event.BEFORE_EVALUATION):
+                if _is_ours(callback) or id(callback) not in ends:
                     hook(view)
-                    if callback.replaces_weights or self._sums() != sums:
-                        wrote.append(callback)
-                yield wrote
-            except BaseException:  # the hook that would put them back is not called
-                write_weights(before, self._tensors())
-                raise
+                    continue
+                if callback.replaces_weights:
+                    done.append({name: tensor.detach().clone() for name, tensor in self._tensors().items()})
+                sums = self._sums()
+                hook(view)
+                if callback.replaces_weights or self._sums() != sums:
+                    done.append(callback)
+            yield
+
+    def end(self, view: EvaluationView) -> None:
+        """Call after_evaluation: of those that look on, of those that put weights in, the last one first, and of those
+        that save."""
+        hooks = self._run.callbacks.listening(Event.AFTER_EVALUATION)
+        done = self._done[-1]
+        nested = {id(one): one for one in done if not isinstance(one, dict)}
+        for callback, hook in hooks:
+            if not callback.saves and id(callback) not in nested:
+                hook(view)
+        while done:
+            if isinstance(one := done[-1], dict):
+                write_weights(one, self._tensors())
+            else:
+                next(hook for callback, hook in hooks if callback is one)(view)
+            done.pop()
+        for callback, hook in hooks:
+            if callback.saves and id(callback) not in nested:
+                hook(view)
 
     @contextmanager
     def holding(self, weights: Mapping[str, torch.Tensor]) -> Generator[None]:
@@ -144,12 +159,16 @@ class EvaluatedWeights:
             yield
 
     @contextmanager
-    def _restored(self) -> Generator[None]:
-        self._kept.append({})
+    def _restored(self) -> Generator[list[Callback | dict[str, torch.Tensor]]]:
+        done: list[Any] = []
+        self._done.append(done)
         try:
-            yield
+            yield done
         finally:
-            write_weights(self._kept.pop(), self._tensors())
+            self._done.pop()
+            for one in reversed(done):
+                if isinstance(one, dict):
+                    write_weights(one, self._tensors())
 
     def put_in(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Write other parameters and buffers into the module until the evaluation under way is over.
@@ -160,12 +179,15 @@ class EvaluatedWeights:
         Raises:
             ConfigurationError: no evaluation is under way.
         """
-        if not self._kept:
+        if not self._done:
             raise ConfigurationError(
                 "put_in was called outside of an evaluation, after which the weights are put back: call it in "
                 "before_evaluation"
             )
-        tensors, kept = self._tensors(), self._kept[-1]
+        tensors, done = self._tensors(), self._done[-1]
+        if not (done and isinstance(done[-1], dict)):
+            done.append({})
+        kept: Any = done[-1]
         new = [name for name in weights if name in tensors and name not in kept]
         kept.update({name: tensors[name].detach().clone() for name in new})
         write_weights(weights, tensors)

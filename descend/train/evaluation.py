@@ -36,7 +36,7 @@ def evaluate(run: Run, mode: Mode) -> dict[str, float]:
     state, total, seen_by = run.state, run.data[mode].num_samples, run.views.of_run()
     step = state.step
     before = EvaluationView(mode, state.epochs_done, step, seen_by, samples=(0, total))
-    with run.control.evaluated.evaluating(before) as wrote:
+    with run.control.evaluated.evaluating(before):
         run.strategy.synchronize(f"the beginning of {mode} at step {step}")
         began = run.communicator.now()
         run.control.evaluated.put_in(averages_of(run))
@@ -51,7 +51,7 @@ def evaluate(run: Run, mode: Mode) -> dict[str, float]:
         after = EvaluationView(
             mode, state.epochs_done, step, seen_by, values, run.task.units, (samples, total), seconds, tuple(times)
         )
-        run.callbacks.fire(Event.AFTER_EVALUATION, after, nested=wrote)
+        run.control.evaluated.end(after)
     return values
 
 

@@ -166,7 +166,7 @@ def retry_on_oom(
 
 
 def suggested_group(size: int | None) -> int:
-    """An example of how many samples may share statistics: a power of two, at most half of a mini-batch of this size."""
+    """An example of how many samples may share statistics: a power of two, at most half of the mini-batch."""
     return 64 if size is None else min(64, 1 << max(size // 2, 2).bit_length() - 1)
 
 

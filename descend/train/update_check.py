@@ -49,7 +49,7 @@ class UpdateCheck:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._named = set[str]()  # parameters that were warned of
-        self._idle = list[object]()  # callbacks that were warned of
+        self._idle = set[int]()  # callbacks that were warned of, by their `id`
         self.last_withheld = ""
         self._only_evaluates = self._is_frozen = False
         self._step, self._sums = 0, None
@@ -96,7 +96,7 @@ class UpdateCheck:
             beginning = callback.beginning
             if beginning is None or (limit := most[beginning.unit]) is None or limit >= beginning.after:
                 continue
-            self._idle.append(callback)
+            self._idle.add(id(callback))
             warn(
                 f"{type(callback).__name__}: {beginning.setting} has no effect, it acts for the first time after "
                 f"{_counted(beginning.after, beginning.unit[:-1])} and this run ends after {limit:,}"
@@ -184,7 +184,7 @@ class UpdateCheck:
             )
         self._check_monitors()
         for callback in run.control.evaluated.not_begun():
-            if callback not in self._idle:
+            if id(callback) not in self._idle:
                 warn(
                     f"{type(callback).__name__} had no effect: no weights were averaged before the run ended after "
                     f"{_counted(run.state.step, 'update')} and {_counted(run.state.epochs_done, 'epoch')}"
