@@ -36,12 +36,15 @@ class ReplicaCheck:
 
     Attributes:
         due: At how many updates the next comparison is.
-        has_copies: Whether ranks hold the same weights after each step, those that are sharded aside.
+        has_copies: Whether ranks hold the same weights after each step, those that are sharded aside; None where it is
+            not known, as of a strategy of a user's own, whose ranks are not compared.
     """
 
     def __init__(self, run: Run) -> None:
         self._run, self._interval, self._said = run, _FIRST, False
-        self.due, self.has_copies = sys.maxsize, True
+        self.due = sys.maxsize
+        ours = type(run.strategy).__module__.partition(".")[0] == __name__.partition(".")[0]
+        self.has_copies: bool | None = True if ours else None
 
     def begin(self) -> None:
         """Plan the first comparison, where ranks hold copies and the user has not turned it off."""
