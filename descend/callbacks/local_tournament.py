@@ -49,7 +49,6 @@ class LocalTournament(Callback):
     """
 
     message: ClassVar[str] = "Callback.CallbackLTFB"
-    looks_at: ClassVar[tuple[str, ...]] = (Mode.TOURNAMENT, Mode.VALIDATION)
 
     batch_interval: int = 0
     metric: str = ""
@@ -88,7 +87,7 @@ class LocalTournament(Callback):
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
-        self._plays = any(mode in run.steps_per_epoch for mode in self.looks_at)
+        self._plays = any(mode in run.steps_per_epoch for mode in (Mode.TOURNAMENT, Mode.VALIDATION))
         problem = "the callback LTFB needs tournament or validation samples, and this run has none"
         if not self._plays and (current_trainer()[1] > 1 or refused(Deviation.OLD_TOURNAMENT, problem)):
             raise ConfigurationError(f"{problem}: add a reader with the role 'tournament', or remove the callback")

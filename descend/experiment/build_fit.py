@@ -26,6 +26,7 @@ from descend.experiment.phases import PhasedTask, build_phased_optimizer, metric
 from descend.experiment.precision import precision_of
 from descend.experiment.ranks import unwrapped
 from descend.experiment.unused_parameters import WarnUnusedParameters
+from descend.lazy_names import instance_check
 from descend.train import BatchedIterativeOptimizer, Mode
 from descend.train.optional_classes import is_ltfb, is_phased_optimizer
 from descend.train.patches.dropout import unsupported_dropout
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from descend.train.transforms.base import GradientTransform, TransformChain
 
 __all__ = ["FitBuilder"]
+
+_is_local_tournament = instance_check("descend.callbacks.local_tournament", "LocalTournament")
 
 
 class FitBuilder:
@@ -203,7 +206,8 @@ class FitBuilder:
         if unused and isinstance(reader, TensorReader):
             warn(f"{', '.join(unused)} has no effect: the training data are tensors in memory, which need no reading")
         others = any(not type(callback).__module__.startswith("descend.") for callback in callbacks)
-        looked_at = others or is_ltfb(self._algorithm) or any(Mode.TOURNAMENT in one.looks_at for one in callbacks)
+        plays = is_ltfb(self._algorithm) or any(_is_local_tournament(callback) for callback in callbacks)
+        looked_at = others or plays or any(Mode.TOURNAMENT in callback.looks_at for callback in callbacks)
         if Mode.TOURNAMENT in feeds and not looked_at:
             warn("tournament= has no effect: these samples are for algorithm=descend.LTFB(...), and nothing reads them")
         if self.config.distribution.shard_optimizer and sharing.world_size == 1:
