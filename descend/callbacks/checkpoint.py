@@ -12,7 +12,7 @@ from descend.arguments import check_integer, check_number, collect
 from descend.errors import ConfigurationError, StorageError
 from descend.leniency import Deviation, refused
 from descend.train import Callback, Mode
-from descend.train.callback import Monitored
+from descend.train.callback import Beginning, Monitored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,6 +104,20 @@ class Checkpoint(Callback):
     def monitored(self) -> Monitored | None:
         """See `Callback.monitored`."""
         return Monitored(self.keep_best, "min" if self.best == "lowest" else "max") if self.keep_best else None
+
+    @property
+    def beginning(self) -> Beginning | None:
+        """See `Callback.beginning`; the end of a run is saved in any case."""
+        if (
+            self.every_seconds
+            or self.keep_best
+            or self.restart_dir
+            or bool(self.every_steps) == bool(self.every_epochs)
+        ):
+            return None
+        if self.every_steps:
+            return Beginning(f"every_steps={self.every_steps}", "updates", self.every_steps)
+        return Beginning(f"every_epochs={self.every_epochs}", "epochs", self.every_epochs)
 
     def to_fields(self) -> dict[str, Any]:
         """The fields of its text form."""

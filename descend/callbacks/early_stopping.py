@@ -11,7 +11,7 @@ from descend.callbacks.name_fields import require_samples
 from descend.errors import ConfigurationError
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
-from descend.train.callback import Monitored
+from descend.train.callback import Beginning, Monitored
 from descend.train.metric_direction import better, direction_of, unknown_direction
 
 if TYPE_CHECKING:
@@ -92,6 +92,13 @@ class EarlyStopping(Callback):
     def monitored(self) -> Monitored:
         """See `Callback.monitored`."""
         return Monitored(self.monitor, self._direction, self.restore_best)
+
+    @property
+    def beginning(self) -> Beginning | None:
+        """See `Callback.beginning`: the first epoch is an improvement, so many epochs later is the first decision."""
+        if self.restore_best:
+            return None
+        return Beginning(f"patience={self.patience}", "epochs", self.patience + 2)
 
     def _forget(self) -> None:
         self.best = math.inf if self._direction == "min" else -math.inf

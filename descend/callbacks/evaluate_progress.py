@@ -8,6 +8,7 @@ from descend.callbacks.console import say, with_unit
 from descend.callbacks.name_fields import at_least, require, require_samples
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
+from descend.train.callback import Beginning
 
 if TYPE_CHECKING:
     from descend.train import EvaluationView, RunView, StepView
@@ -39,6 +40,11 @@ class EvaluateProgress(Callback):
     def __post_init__(self) -> None:
         require(self, "metric")
         at_least(self, 1, "batch_interval")
+
+    @property
+    def beginning(self) -> Beginning:
+        """See `Callback.beginning`."""
+        return Beginning(f"batch_interval={self.batch_interval}", "updates", self.batch_interval)
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""

@@ -13,6 +13,7 @@ from descend.errors import ConfigurationError
 from descend.graph import IdentityZero
 from descend.graph.fields import described_openly
 from descend.train import Callback
+from descend.train.callback import Beginning
 from descend.train.layers import plan_of
 
 if TYPE_CHECKING:
@@ -172,6 +173,11 @@ class AlternateUpdates(Callback):
         if shared := [name for name in first if name in second]:
             raise ConfigurationError(f"AlternateUpdates: weights '{shared[0]}' belong to layers of both sets")
 
+    @property
+    def beginning(self) -> Beginning:
+        """See `Callback.beginning`: the second set has its turn after the first."""
+        return Beginning(f"iters_1={self.iters_1}", "updates", self.iters_1 + 1)
+
     def before_step(self, step: StepView) -> None:
         """See `Callback.before_step`."""
         place = (step.step - 1) % (self.iters_1 + self.iters_2)
@@ -235,6 +241,11 @@ class ReplaceWeights(Callback):
         require(self, "source_layers", "destination_layers")
         at_least(self, 1, "batch_interval")
 
+    @property
+    def beginning(self) -> Beginning:
+        """See `Callback.beginning`."""
+        return Beginning(f"batch_interval={self.batch_interval}", "updates", self.batch_interval)
+
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
         sources, destinations = self._pairs(run)
@@ -280,6 +291,11 @@ class SetWeightsValue(Callback):
     def __post_init__(self) -> None:
         require(self, "weights")
         at_least(self, 0, "step")
+
+    @property
+    def beginning(self) -> Beginning:
+        """See `Callback.beginning`: it acts before the update that follows."""
+        return Beginning(f"step={self.step}", "updates", self.step + 1)
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""

@@ -27,6 +27,7 @@ from descend.graph.fields import described_openly
 from descend.launch.trainer_layout import current_trainer
 from descend.leniency import Deviation, refused
 from descend.train import Callback, Mode
+from descend.train.callback import Beginning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -139,6 +140,11 @@ class StepLearningRate(_AtEpochs):
         at_least(self, 1, "step")
         at_least(self, 0, "amt")
 
+    @property
+    def beginning(self) -> Beginning:
+        """See `Callback.beginning`: a rate that changes after the last epoch is the rate of no update."""
+        return Beginning(f"step={self.step}", "epochs", self.step + 1)
+
     def scheduled(self, epoch: int, rate: float) -> float:
         """See `_AtEpochs.scheduled`."""
         return rate * self.amt if epoch % self.step == 0 else rate
@@ -167,6 +173,11 @@ class SetLearningRate(_AtEpochs):
         never = self.step == 0 and not refused(Deviation.RATE_AT_EPOCH_ZERO, "SetLearningRate.step is 0")
         at_least(self, 0 if never else 1, "step")
         at_least(self, 0, "val")
+
+    @property
+    def beginning(self) -> Beginning:
+        """See `Callback.beginning`, and `StepLearningRate`."""
+        return Beginning(f"step={self.step}", "epochs", self.step + 1)
 
     def scheduled(self, epoch: int, rate: float) -> float:
         """See `_AtEpochs.scheduled`."""
@@ -201,6 +212,13 @@ class DropFixedLearningRate(_AtEpochs):
                     f"{problem}; epochs are counted when they are over, so each must be at least 1"
                 )
 
+    @property
+    def beginning(self) -> Beginning | None:
+        """See `Callback.beginning`, and `StepLearningRate`."""
+        if not self.drop_epoch:
+            return None
+        return Beginning(f"drop_epoch={list(self.drop_epoch)}", "epochs", min(self.drop_epoch) + 1)
+
     def scheduled(self, epoch: int, rate: float) -> float:
         """See `_AtEpochs.scheduled`."""
         return rate * self.amt if epoch in self.drop_epoch else rate
@@ -229,6 +247,11 @@ class LinearGrowthLearningRate(_AtEpochs):
     def __post_init__(self) -> None:
         at_least(self, 1, "num_epochs")
         at_least(self, 0, "target", "delay")
+
+    @property
+    def beginning(self) -> Beginning:
+        """See `Callback.beginning`, and `StepLearningRate`."""
+        return Beginning(f"delay={self.delay}", "epochs", max(self.delay + 1, 1) + 1)
 
     def scheduled(self, epoch: int, rate: float) -> float:
         """See `_AtEpochs.scheduled`."""
@@ -263,6 +286,11 @@ class AdaptiveLearningRate(_LearningRate):
 
     def __post_init__(self) -> None:
         at_least(self, 0, "patience", "amt")
+
+    @property
+    def beginning(self) -> Beginning:
+        """See `Callback.beginning`, and `StepLearningRate`: the first epoch is better than none."""
+        return Beginning(f"patience={self.patience}", "epochs", self.patience + 3)
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""

@@ -12,6 +12,7 @@ from descend.graph.fields import described_openly
 from descend.launch.trainer_layout import current_trainer
 from descend.leniency import Deviation, refused
 from descend.train import Callback, ExchangeStrategy, Mode
+from descend.train.callback import Beginning
 
 if TYPE_CHECKING:
     from descend.train import RunView, StepView
@@ -78,6 +79,11 @@ class LocalTournament(Callback):
             own = {"checkpoint_dir": self.checkpoint_basedir or "."}
         way = ExchangeStrategy(self._way, tuple(words(self.weights)), **own)
         return PairwiseWithTies({self.metric: direction}, way)
+
+    @property
+    def beginning(self) -> Beginning:
+        """See `Callback.beginning`: models are exchanged before an update."""
+        return Beginning(f"batch_interval={self.batch_interval}", "updates", max(self.batch_interval, 1) + 1)
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""

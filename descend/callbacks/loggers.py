@@ -27,6 +27,7 @@ from descend.display import printable
 from descend.errors import ConfigurationError, DescendError, StorageError, missing_library, warn
 from descend.filenames import regular_file
 from descend.train import Callback
+from descend.train.callback import Beginning
 from descend.train.param_groups import group_learning_rates
 
 if TYPE_CHECKING:
@@ -68,6 +69,11 @@ class Logger(Callback):
 
     def __post_init__(self) -> None:
         require(check_integer("every_steps", self.every_steps, 0), where=type(self).__name__)
+
+    @property
+    def beginning(self) -> Beginning | None:
+        """See `Callback.beginning`; rows of epochs are logged in any case."""
+        return Beginning(f"every_steps={self.every_steps}", "updates", self.every_steps) if self.every_steps else None
 
     # ---- the protocol
 

@@ -12,6 +12,7 @@ from descend.callbacks.name_fields import at_least
 from descend.double_precision import as_double
 from descend.errors import ConfigurationError, Unsupported
 from descend.train import Callback
+from descend.train.callback import Beginning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,8 +32,19 @@ def _norm(tensors: list[torch.Tensor]) -> float:
     return float(torch.stack([as_double(t.detach().norm()) for t in tensors]).norm()) if tensors else 0.0
 
 
+class _EverySteps(Callback):
+    """Base of what looks every `every_steps` steps."""
+
+    every_steps: int
+
+    @property
+    def beginning(self) -> Beginning:
+        """See `Callback.beginning`."""
+        return Beginning(f"every_steps={self.every_steps}", "updates", self.every_steps)
+
+
 @dataclass
-class GradientNorm(Callback):
+class GradientNorm(_EverySteps):
     """Records ‖g‖₂ over all gradients as `gradient_norm`.
 
     Runs:  after_backward, so before any clipping by the loop and before the update.
@@ -54,7 +66,7 @@ class GradientNorm(Callback):
 
 
 @dataclass
-class WeightNorm(Callback):
+class WeightNorm(_EverySteps):
     """Records ‖w‖₂ over all trained weights as `weight_norm`.
 
     Runs:  after_step.
@@ -76,7 +88,7 @@ class WeightNorm(Callback):
 
 
 @dataclass
-class UpdateNorm(Callback):
+class UpdateNorm(_EverySteps):
     """Records ‖Δw‖₂, how far one update moved the trained weights, as `update_norm`.
 
     Runs:  after_backward, after_step.
@@ -106,7 +118,7 @@ class UpdateNorm(Callback):
 
 
 @dataclass
-class GradientNoiseScale(Callback):
+class GradientNoiseScale(_EverySteps):
     """Estimates B_simple = tr(Σ) / |G|², the batch size at which noise and signal of the gradient are equal.
 
     From m micro-batches of b₁, …, bₘ samples, B in all, with q = mean of |gⱼ|², Q = |Σ bⱼ gⱼ / B|² and h = mean of

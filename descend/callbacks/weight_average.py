@@ -4,6 +4,7 @@
     SWA    a ← a + (w − a)/n after every epoch from some epoch on: stochastic weight averaging
 
 Training continues from the weights themselves. The averages are in the state of the callback, hence in each checkpoint.
+A run may have several: the first one is evaluated, saved and given back; the others are measured beside it.
 
 Sources: Polyak and Juditsky 1992, https://doi.org/10.1137/0330046; Izmailov et al. 2018,
 https://arxiv.org/abs/1803.05407
@@ -14,10 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from descend.arguments import check_bool, check_integer, check_number, require
-from descend.errors import ConfigurationError, warn
+from descend.arguments import check_bool, check_integer, check_number, check_string, require
+from descend.errors import ConfigurationError, nearest, warn
 from descend.torch_private import version_counter
 from descend.train import Callback
+from descend.train.callback import Beginning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,40 +40,50 @@ class _WeightAverage(Callback):
     keeps_weights = True
 
     average_buffers: bool = field(default=True, kw_only=True)
+    name: str = field(default="", kw_only=True)
     average: dict[str, torch.Tensor] | None = field(default=None, init=False, repr=False, compare=False)
     last_weights: dict[str, torch.Tensor] | None = field(default=None, init=False, repr=False, compare=False)
     count: int = field(default=0, init=False, repr=False, compare=False)  # weights that are in the average
-    _module: Any = field(default=None, init=False, repr=False, compare=False)
-    _trained: dict[str, torch.Tensor] | None = field(default=None, init=False, repr=False, compare=False)
+    _run: Any = field(default=None, init=False, repr=False, compare=False)
     _written: int = field(default=-1, init=False, repr=False, compare=False)
+
+    @property
+    def label(self) -> str:
+        """By what rows and checkpoints call this average."""
+        raise NotImplementedError(f"{type(self).__name__} has no name")
+
+    @property
+    def saved_as(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # it is only read
+        """See `Callback`."""
+        return self.label
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
         _refuse_averaging_rules(type(self).__name__, run.optimizer)
-        self.average = self.last_weights = self._trained = None
-        self.count, self._module = 0, run.module
+        self.average = self.last_weights = None
+        self.count, self._run = 0, run
+        run.control.evaluated.check_names()
 
     def before_run(self, run: RunView) -> None:
         """See `Callback.before_run`."""
+        from descend.train.evaluated_weights import write_weights
+
         tensors = self._tensors()
         if self.last_weights is not None:  # the run had ended, with the average in the module
-            _write(self.last_weights, tensors)
+            write_weights(self.last_weights, tensors)
             self.last_weights = None
         if self.average is not None:  # from a checkpoint, in main memory and whole
             saved, self.average = self.average, {name: _copy(tensor) for name, tensor in tensors.items()}
-            _write(saved, self.average)
+            write_weights(saved, self.average)
         self._written = self._versions()
+
+    def take_in(self, finished: int) -> None:
+        """See `descend.train.evaluated_weights.AveragingCallback.take_in`."""
 
     def before_evaluation(self, evaluation: EvaluationView) -> None:
         """See `Callback.before_evaluation`."""
-        if self.average is not None and self.last_weights is None and self._trained is None:
-            tensors = self._tensors()
-            self._trained = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-            _write(self.average, tensors)
-
-    def after_evaluation(self, evaluation: EvaluationView) -> None:
-        """See `Callback.after_evaluation`."""
-        self._take_back()
+        if self.average is not None and self.last_weights is None and self._is_first:
+            self._run.control.evaluated.put_in(self.average)
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""
@@ -79,21 +91,26 @@ class _WeightAverage(Callback):
 
     def after_training(self, run: RunView) -> None:
         """See `Callback.after_training`."""
-        self._take_back()
-        others_wrote = self._versions() != self._written  # as EarlyStopping with restore_best, which comes before
-        if self.average is not None and not others_wrote:
-            self.last_weights = self._whole(self._tensors())
-            _write(self.average, self._tensors())
+        from descend.train.evaluated_weights import write_weights
 
-    def after_run(self, run: RunView) -> None:
-        """See `Callback.after_run`."""
-        self._take_back()
+        others_wrote = self._versions() != self._written  # as EarlyStopping with restore_best, which comes before
+        if self.average is not None and not others_wrote and self._is_first:
+            self.last_weights = self._whole(self._tensors())
+            write_weights(self.average, self._tensors())
 
     def state(self) -> dict[str, Any]:
         """See `Callback.state`; a checkpoint has the weights of training, and the average here."""
-        self._take_back()
         average = None if self.average is None else self._whole(self.average)
-        return {**super().state(), "average": average}
+        return {**super().state(), "average": average, "name": self.label, "place": self._place}
+
+    @property
+    def _place(self) -> int:
+        return self._run.control.evaluated.place(self)
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether this average is the one that evaluations, checkpoints and the end of the run have."""
+        return self._place == 0
 
     def _add(self, part: float) -> None:
         """Move the average by `part` of the way to the weights; the first weights are the average."""
@@ -112,11 +129,10 @@ class _WeightAverage(Callback):
                 average.lerp_(now.to(average.dtype), part)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        """What is averaged: floating-point weights and, if asked for, buffers, as they are in the module."""
-        found = dict(self._module.named_parameters())
-        if self.average_buffers:
-            found.update(self._module.named_buffers())
-        return {name: tensor for name, tensor in found.items() if tensor.is_floating_point() or tensor.is_complex()}
+        """What is averaged: floating-point weights in training and, if asked for, buffers."""
+        module, found = self._run.module, self._run.control.evaluated.trained
+        kept = found if self.average_buffers else {name: found[name] for name, _ in module.named_parameters()}
+        return {name: tensor for name, tensor in kept.items() if tensor.is_floating_point() or tensor.is_complex()}
 
     def _whole(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Copies in main memory; every rank of a sharded module has to ask."""
@@ -124,15 +140,9 @@ class _WeightAverage(Callback):
 
         return {name: full_tensor(tensor).to("cpu", copy=True) for name, tensor in tensors.items()}
 
-    def _take_back(self) -> None:
-        """Put the weights of training back, to the same bits, after an evaluation."""
-        if self._trained is not None:
-            _write(self._trained, self._tensors())
-            self._trained = None
-
     def _versions(self) -> int:
         """A number that grows with each write into the parameters."""
-        return sum(version_counter(p) for p in self._module.parameters())
+        return sum(version_counter(p) for p in self._run.module.parameters())
 
 
 @dataclass
@@ -143,6 +153,9 @@ class EMA(_WeightAverage):
 
     Training continues from the weights. The average is what validation and test samples are evaluated with, what
     `EarlyStopping(restore_best=True)` keeps, what `load_weights` loads, and what is in the module at the end.
+
+    Of several averages of a run, EMA and SWA, all this holds for the first one in the list. The others are measured in
+    the same evaluations, as "NAME/objective" in the same rows, and are in `result.averages`.
 
     Runs:  after_setup, before_run, after_step, around evaluations, after_epoch, after_training, after_run.
     Reads: the weights. Changes them during evaluations, and at the end of training.
@@ -156,9 +169,11 @@ class EMA(_WeightAverage):
             forgotten.
         average_buffers: Whether running statistics of normalization layers and other floating-point buffers are
             averaged too; False evaluates with those of the last step.
+        name: What rows and checkpoints call it, where a run has several; empty is "ema_DECAY", such as "ema_0.999".
 
     Raises:
-        ConfigurationError: a setting is wrong; at the start, where the optimizer's rule averages weights by itself.
+        ConfigurationError: a setting is wrong; at the start, where the optimizer's rule averages weights by itself, or
+            where two averages have one name.
 
     Source: Polyak and Juditsky 1992; the warm-up is that of TensorFlow's ExponentialMovingAverage.
     """
@@ -175,15 +190,27 @@ class EMA(_WeightAverage):
             check_integer("start_step", self.start_step, 0),
             check_bool("warmup", self.warmup),
             check_bool("average_buffers", self.average_buffers),
+            _check_name(self.name),
             where="EMA",
         )
+
+    @property
+    def label(self) -> str:
+        """See `_WeightAverage.label`."""
+        return self.name or f"ema_{self.decay!r}"
+
+    @property
+    def beginning(self) -> Beginning:
+        """See `Callback.beginning`."""
+        first = -(-max(self.start_step, 1) // self.every_steps) * self.every_steps
+        setting = f"start_step={self.start_step}" if self.start_step else f"every_steps={self.every_steps}"
+        return Beginning(setting, "updates", first)
 
     def after_step(self, step: StepView) -> None:
         """See `Callback.after_step`."""
         if step.step >= self.start_step and step.step % self.every_steps == 0:
             kept = min(self.decay, (1 + self.count) / (10 + self.count)) if self.warmup else self.decay
             self._add(1 - kept)
-        self._written = self._versions()
 
 
 @dataclass
@@ -205,10 +232,11 @@ class SWA(_WeightAverage):
         every_epochs: Epochs between two weights in the mean.
         lr: The learning rate of all weights from the beginning of epoch `start_epoch` on; None leaves it.
         average_buffers: As for `EMA`.
+        name: As for `EMA`; empty is "swa_START_EPOCH", such as "swa_2".
 
     Raises:
-        ConfigurationError: a setting is wrong; at the start, where the optimizer's rule averages weights by itself, or
-            where `lr` is given and the optimizer's rate is a schedule.
+        ConfigurationError: a setting is wrong; at the start, where the optimizer's rule averages weights by itself,
+            where two averages have one name, or where `lr` is given and the optimizer's rate is a schedule.
 
     Source: Izmailov et al. 2018, https://arxiv.org/abs/1803.05407
     """
@@ -226,6 +254,7 @@ class SWA(_WeightAverage):
             check_integer("every_epochs", self.every_epochs, 1),
             check_number("lr", self.lr, at_least=0, also=(None,)),
             check_bool("average_buffers", self.average_buffers),
+            _check_name(self.name),
             where="SWA",
         )
 
@@ -246,17 +275,22 @@ class SWA(_WeightAverage):
         if self.lr is not None and epoch.epoch >= self.start_epoch:
             epoch.run.control.set_rate(self.lr)
 
-    def before_evaluation(self, evaluation: EvaluationView) -> None:
-        """See `Callback.before_evaluation`; an epoch is in the mean before its validation."""
-        self._take_in(evaluation.epoch)
-        super().before_evaluation(evaluation)
+    @property
+    def label(self) -> str:
+        """See `_WeightAverage.label`."""
+        return self.name or f"swa_{self.start_epoch}"
+
+    @property
+    def beginning(self) -> Beginning:
+        """See `Callback.beginning`."""
+        return Beginning(f"start_epoch={self.start_epoch}", "epochs", self.start_epoch + 1)
 
     def after_epoch(self, epoch: EpochView) -> None:
-        """See `Callback.after_epoch`."""
-        self._take_in(epoch.finished)
+        """See `Callback.after_epoch`; an epoch that is validated is in the mean before."""
+        self.take_in(epoch.finished)
         super().after_epoch(epoch)
 
-    def _take_in(self, finished: int) -> None:
+    def take_in(self, finished: int) -> None:
         """Take the weights after so many complete epochs into the mean, once."""
         since = finished - self.start_epoch - 1
         if finished > self.epochs_seen and since >= 0 and since % self.every_epochs == 0:
@@ -274,6 +308,13 @@ def _warn_of_batch_statistics(module: torch.nn.Module) -> None:
         )
 
 
+def _check_name(name: object) -> str | None:
+    """The problem with the name of an average, which stands before a slash in the rows of a run."""
+    if isinstance(name, str) and "/" in name:
+        return f"name must be a word without '/', got {name!r}"
+    return check_string("name", name, one_line=True)
+
+
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     """A copy to average in, of at least single precision, sharded as the tensor is."""
     import torch
@@ -282,43 +323,35 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to(torch.float32 if half else tensor.dtype, copy=True)
 
 
-def _write(values: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Copy values by name, whole or sharded as the tensors are."""
-    import torch
-
-    from descend.runtime.dtensor import copy_into, is_sharded, local_shard
-
-    with torch.no_grad():
-        for name, value in values.items():
-            if name in tensors and is_sharded(value):
-                local_shard(tensors[name]).copy_(local_shard(value))
-            elif name in tensors:
-                copy_into(tensors[name], value)
-
-
 def _refuse_averaging_rules(title: str, optimizer: torch.optim.Optimizer) -> None:
     """Refuse an optimizer that evaluates other weights than it trains, as schedule-free rules do."""
-    from descend.optim import Rule
+    from descend.train.optional_classes import is_averaging
 
     for group in optimizer.param_groups:
-        rule = group.get("rule")
-        if isinstance(rule, Rule) and type(rule).averaged is not Rule.averaged:
+        if is_averaging(rule := group.get("rule")):
             raise ConfigurationError(
                 f"{title}: {type(rule).__name__} averages the weights by itself and is evaluated at their average: "
                 f"leave out {title}, or choose another optimizer"
             )
 
 
-def evaluated_average(states: Mapping[str, Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-    """The averages in a checkpoint by which its run was evaluated, by name; nothing where there are none.
+def evaluated_average(states: Mapping[str, Mapping[str, Any]], name: str | None = None) -> dict[str, torch.Tensor]:
+    """An average in a checkpoint by the names of its weights; nothing where there is none.
 
     Args:
         states: States of callbacks in the checkpoint.
+        name: What the run calls the average; None for the one by which it was evaluated.
+
+    Raises:
+        ConfigurationError: no average has this name.
     """
-    if any(state.get("last_weights") for state in states.values()):
-        return {}  # the run had ended, and its weights are what was evaluated
-    found: dict[str, torch.Tensor] = {}
-    for state in states.values():
-        if isinstance(average := state.get("average"), dict):
-            found.update(average)
-    return found
+    ended = any(state.get("last_weights") for state in states.values())
+    found = [state for state in states.values() if isinstance(state.get("average"), dict)]
+    if name is None:  # of a run that had ended, its weights are what was evaluated
+        first = min(found, key=lambda state: int(state.get("place", 0)), default={})
+        return {} if ended or first.get("place", 0) else first.get("average", {})
+    named = {str(state["name"]): state for state in found if "name" in state}
+    if name not in named:
+        there = f"those of this checkpoint are {', '.join(named)}" if named else "this checkpoint has none"
+        raise ConfigurationError(f"there is no average '{name}'{nearest(name, named) or ';'} {there}")
+    return {} if named[name].get("last_weights") else named[name]["average"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.data.batches import Batch, share
-from descend.data.nested_fields import as_rows, digest_of
+from descend.data.nested_fields import as_rows, digest_of, spread
 from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["BatchIterable"]
+
+
+_COMPARED = 64  # batches of a list that ranks compare
 
 
 class BatchIterable:
@@ -35,8 +38,8 @@ class BatchIterable:
         unit: Samples of a batch that stay together on one rank.
 
     Attributes:
-        digest: With several ranks a hash of the first and the last batch of a list, and of the first batch that was
-            read of anything else; None before that.
+        digests: With several ranks, hashes of batches that are spread over a list, by "batch N"; of nothing else.
+        digest: With several ranks a hash of the first batch that was read of anything but a list; None before that.
         is_compared: Whether ranks have compared that first batch.
 
     Raises:
@@ -64,11 +67,12 @@ class BatchIterable:
         self.ranks = ranks
         self.unit = unit
         self._sizes: list[int] | None = None
+        self.digests: dict[str, str] = {}
         if self._list is not None:
             rows = [as_rows(batch, self._place(step)) for step, batch in enumerate(self._list)]
             self._sizes = [_length(row) for row in rows]
             if ranks > 1 and rows:
-                self.digest = f"{digest_of(rows[0])} {digest_of(rows[-1])}"
+                self.digests = {f"batch {i}": digest_of(rows[i]) for i in spread(len(rows), _COMPARED).tolist()}
             self._check_some(len(self._sizes), 0)
             for step, size in enumerate(self._sizes):
                 self._check_size(size, step, step == len(self._sizes) - 1)
@@ -107,7 +111,7 @@ class BatchIterable:
         while following is not None:
             batch, following = following, next(batches, None)
             rows = as_rows(batch, self._place(step))
-            if self.ranks > 1 and self.digest is None:
+            if self.ranks > 1 and self.digest is None and self._list is None:
                 self.digest = digest_of(rows)
             size = _length(rows)
             self._check_size(size, step, following is None)

@@ -163,6 +163,11 @@ def digest_of(fields: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
+def spread(count: int, most: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Up to so many of `count` positions, evenly spread, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
+
+
 def native(array: Any) -> Any:
     """An array in the byte order of this machine, the only one that torch takes; files may have another one."""
     if not isinstance(array, np.ndarray) or array.dtype.isnative:

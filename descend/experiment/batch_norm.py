@@ -169,7 +169,7 @@ class BatchNormGroups:
         name, layer = self._layers[0]
         warn(
             f"'{name}' ({type(layer).__name__}) normalizes over the {self._wanted} samples of a micro-batch and not "
-            f"over the batch, so the result depends on micro_batch_size: {GROUP}"
+            f"over the batch, so the result depends on micro_batch_size: {GROUP}{self._wanted}"
         )
 
     def _means(self) -> str:

@@ -234,6 +234,7 @@ def _config(
         resume=options.resume,
         reset_optimizer=options.reset_optimizer,
         weights_only=options.weights_only,
+        check_ranks=options.check_ranks,
         say=say,
     )
 

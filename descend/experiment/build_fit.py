@@ -26,6 +26,7 @@ from descend.experiment.phases import PhasedTask, build_phased_optimizer, metric
 from descend.experiment.precision import precision_of
 from descend.experiment.ranks import unwrapped
 from descend.experiment.unused_parameters import WarnUnusedParameters
+from descend.lazy_names import instance_check
 from descend.train import BatchedIterativeOptimizer, Mode
 from descend.train.optional_classes import is_ltfb, is_phased_optimizer
 from descend.train.patches.dropout import unsupported_dropout
@@ -43,10 +44,13 @@ if TYPE_CHECKING:
     from descend.experiment.run_options import TrainerContext
     from descend.launch import TrainerLayout
     from descend.runtime import Communicator
+    from descend.train import Callback
     from descend.train.run import Run
     from descend.train.transforms.base import GradientTransform, TransformChain
 
 __all__ = ["FitBuilder"]
+
+_is_local_tournament = instance_check("descend.callbacks.local_tournament", "LocalTournament")
 
 
 class FitBuilder:
@@ -153,6 +157,7 @@ class FitBuilder:
         else:
             task = ModuleTask(module, self._objective, self._metrics, targets, self._autocast)
         _warn_of_draws(module, feeds[Mode.TRAIN], batching.micro_batch_size, sharing.world_size)
+        self._warn_of_unused(feeds, callbacks, sharing)
         task.patch(stack.enter_context(patched_for_training(task, seed, feeds[Mode.TRAIN], *sizes, sharing)))
         options = config.options
         return build_run(
@@ -165,6 +170,7 @@ class FitBuilder:
                 resume=options.resume,
                 reset_optimizer=options.reset_optimizer,
                 weights_only=options.weights_only,
+                check_ranks=options.check_ranks,
                 say=say,
             ),
             task=task,
@@ -191,6 +197,21 @@ class FitBuilder:
         """The line an epoch of a run that prints none otherwise; nothing would tell those of several trainers apart."""
         prints = any(isinstance(callback, (Print, ProgressLines)) for callback in callbacks)
         return (ProgressLines(),) if self.config.verbose and trainers == 1 and not prints else ()
+
+    def _warn_of_unused(self, feeds: Mapping[Mode, Feed], callbacks: Sequence[Callback], sharing: Communicator) -> None:
+        """Warn of arguments that nothing in this run uses."""
+        data, reader = self.config.data, getattr(feeds[Mode.TRAIN], "reader", None)
+        given = {"workers": data.workers, "skip_bad": data.skip_bad, "timeout_seconds": data.timeout_seconds}
+        unused = [f"{name}={value}" for name, value in given.items() if value]
+        if unused and isinstance(reader, TensorReader):
+            warn(f"{', '.join(unused)} has no effect: the training data are tensors in memory, which need no reading")
+        others = any(not type(callback).__module__.startswith("descend.") for callback in callbacks)
+        plays = is_ltfb(self._algorithm) or any(_is_local_tournament(callback) for callback in callbacks)
+        looked_at = others or plays or any(Mode.TOURNAMENT in callback.looks_at for callback in callbacks)
+        if Mode.TOURNAMENT in feeds and not looked_at:
+            warn("tournament= has no effect: these samples are for algorithm=descend.LTFB(...), and nothing reads them")
+        if self.config.distribution.shard_optimizer and sharing.world_size == 1:
+            warn("shard_optimizer=True has no effect: this run has one rank, which keeps all of the optimizer's state")
 
     def _loading(self, module: torch.nn.Module, seed: int, sharing: Communicator) -> Loading:
         """How the data are read."""

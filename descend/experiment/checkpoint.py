@@ -53,7 +53,7 @@ def capture(run: Run) -> Snapshot:
     facts = {"random_seed": run.seed, "settings": dict(run.config.settings)}
     return Snapshot(
         step=run.state.step,
-        weights=tensors_of(run.task.module),
+        weights=run.control.evaluated.trained,
         optimizer=tensors,
         state={**facts, "parts": plain},
         times=run.state.times(),

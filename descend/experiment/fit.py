@@ -82,6 +82,7 @@ def fit(
     clip_global_norm: float | None = None,
     transforms: Sequence[GradientTransform] = (),
     deterministic: bool = False,
+    check_ranks: bool = True,
     reset_optimizer: bool = False,
     weights_only: bool = False,
     batch_norm_group_size: int | None = None,

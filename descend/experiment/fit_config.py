@@ -239,7 +239,8 @@ def fit_config(**given: Any) -> FitConfig:
     """
     for name in ("seed", "batch_size", "micro_batch_size", "batch_norm_group_size"):
         given[name] = whole(given[name])
-    flags = ("verbose", "shuffle", "resume", "reset_optimizer", "weights_only", "shard_optimizer", "deterministic")
+    flags = ("verbose", "shuffle", "resume", "reset_optimizer", "weights_only", "shard_optimizer")
+    flags = (*flags, "deterministic", "check_ranks")
     require(
         []
         if _is_torch_model(given["module"])

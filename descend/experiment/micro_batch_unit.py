@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GROUP", "evaluation_unit", "graph_unit", "last_group", "tell_of_whole_groups"]
 
-GROUP = "declare how many samples share statistics, as in batch_norm_group_size=64"
+GROUP = "declare how many samples share statistics, as in batch_norm_group_size="
 
 
 def last_group(size: int, group_size: int | None) -> int:
@@ -96,7 +96,9 @@ def _starved(planned: PlannedLayer, sizes: set[int], group: int) -> list[str]:
 def _refused(planned: PlannedLayer, micro_batch_size: int) -> str:
     from descend.graph import BatchwiseReduceSum
 
-    remedy = "leave micro_batch_size out" if isinstance(planned.layer, BatchwiseReduceSum) else GROUP
+    remedy = (
+        "leave micro_batch_size out" if isinstance(planned.layer, BatchwiseReduceSum) else f"{GROUP}{micro_batch_size}"
+    )
     return (
         f"layer '{planned.name}' ({type(planned.layer).__name__}) needs the whole mini-batch, which "
         f"micro_batch_size={micro_batch_size} would split: {remedy}"

@@ -278,6 +278,7 @@ def _run_population(population: Population) -> list[str]:
     with ExitStack() as stack:
         for player in players:
             stack.enter_context(announced(player.run, partial(as_trainer, player.number, trainers)))
+            player.run.checks.begin()
         try:
             reasons = population.play(algorithm) if is_ltfb(algorithm) else population.each(algorithm)
             by_run = {id(player.run): reason for player, reason in zip(players, reasons, strict=True)}
@@ -285,9 +286,10 @@ def _run_population(population: Population) -> list[str]:
             def end(run: Run) -> None:
                 # Where trainers end on ranks of their own, none of them can stop before its end any more.
                 with run.stop.deferred() if population.shares.blocks > 1 else nullcontext():
-                    finish(run, by_run[id(run)], algorithm.trains)
+                    by_run[id(run)] = finish(run, by_run[id(run)], algorithm.trains)
 
             for_each(end)
+            reasons = [by_run[id(player.run)] for player in players]
         except Stopped as stopped:
             said: list[str] = []
             reason = stopped

@@ -19,14 +19,19 @@ import torch
 from descend.callbacks.console import is_muted, muted
 from descend.data import Batches
 from descend.data.batch_iterable import BatchIterable
-from descend.data.nested_fields import digest_of
+from descend.data.nested_fields import digest_of, spread
 from descend.errors import ConfigurationError, DescendError, warn
+from descend.runtime.checksums import bits_sum
 from descend.runtime.dtensor import copy_into, fsdp_modules, full_tensor, is_sharded, mesh_size
 from descend.torch_private import reset_reducer
+from descend.train import Mode
+from descend.train.memory import suggested_group
 from descend.train.optional_classes import is_kfac, is_sharded_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
+
+    from numpy.typing import NDArray
 
     from descend.data import Feed
     from descend.runtime import Communicator
@@ -41,6 +46,9 @@ __all__ = [
     "scratch_directory",
     "unwrapped",
 ]
+
+
+_COMPARED = 64  # samples of each mode that ranks compare
 
 
 def unwrapped(module: Any) -> Any:
@@ -113,7 +121,7 @@ def require_same_configuration(run: Run) -> None:
 
     Raises:
         ConfigurationError: a mini-batch cannot be shared among ranks, the ranks are set to do different things, or
-            their first samples differ.
+            samples that are spread over their data differ.
     """
     communicator, module = run.communicator, run.task.module
     _check_shards(run)
@@ -124,7 +132,8 @@ def require_same_configuration(run: Run) -> None:
     if run.task.micro_batch_unit is None and not run.task.needs_lockstep:
         raise ConfigurationError(
             f"{communicator.world_size} ranks share each mini-batch, and a layer of this model works on all of it: for "
-            "batch norm declare how many samples share statistics, as in batch_norm_group_size=64, or start one rank"
+            f"batch norm declare how many samples share statistics, as in batch_norm_group_size={_group_of(run)}, or "
+            "start one rank"
         )
     tensors = [*module.parameters(), *module.buffers()]
     if not _are_equal([tensor for tensor in tensors if not is_sharded(tensor)], communicator):
@@ -139,6 +148,13 @@ def require_same_configuration(run: Run) -> None:
         copy_into(tensor, values)
 
 
+def _group_of(run: Run) -> int:
+    """An example of how many samples share statistics, so that each rank has a group."""
+    feed = run.data.get(Mode.TRAIN)
+    size = None if feed is None else feed.first_size
+    return suggested_group(size and size // run.communicator.world_size)
+
+
 def _are_equal(tensors: Sequence[torch.Tensor], communicator: Communicator) -> bool:
     """Whether all ranks hold the same tensors, by sums of their bits, which take one reading of them."""
     sums = [bits_sum(tensor) for tensor in tensors]
@@ -147,20 +163,8 @@ def _are_equal(tensors: Sequence[torch.Tensor], communicator: Communicator) -> b
     return bool((of_all == of_all[:1]).all())
 
 
-def bits_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """The sum of the bit patterns of all elements, as int64 that may wrap around; 0 without dense memory."""
-    if tensor.layout is not torch.strided or tensor.is_meta:
-        return torch.zeros((), dtype=torch.int64)
-    flat = tensor.detach().reshape(-1)
-    flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
-    return flat.view(_INTEGERS[flat.element_size()]).sum(dtype=torch.int64)
-
-
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
 def _compare_samples(run: Run) -> None:
-    """Compare the content of the first and the last sample of each mode, where reading one twice gives the same.
+    """Compare the content of some samples of each mode, where reading one twice gives the same.
 
     Raises:
         ConfigurationError: they differ between ranks.
@@ -168,24 +172,54 @@ def _compare_samples(run: Run) -> None:
     world = run.strategy.world
     if world.world_size == 1:
         return
-    own = {str(mode): sample_digest(feed) for mode, feed in run.data.items()}
+    own = {str(mode): sample_digests(feed) for mode, feed in run.data.items()}
     of_all = world.all_gather_object(own)
-    known = {mode: digest for mode, digest in own.items() if all(one.get(mode) for one in of_all)}
-    world.require_equal({f"{mode} samples, the first and the last": known[mode] for mode in known}, "the data")
+    known = [mode for mode in own if all(one.get(mode) for one in of_all)]
+    differing = {
+        mode: [key for key in own[mode] if any(one[mode].get(key) != own[mode][key] for one in of_all)]
+        for mode in known
+    }
+    if any(differing.values()):
+        # A sample may be drawn at random now and then: only one that is the same each time is evidence.
+        drawn = world.all_gather_object({mode: _drawn(run.data[Mode(mode)], keys) for mode, keys in differing.items()})
+        differing = {
+            mode: [key for key in keys if not any(key in one[mode] for one in drawn)]
+            for mode, keys in differing.items()
+        }
+    facts = {f"{mode} {key}": own[mode][key] for mode, keys in differing.items() for key in keys}
+    world.require_equal(facts, "the data")
 
 
-def sample_digest(feed: Feed) -> str | None:
-    """A hash of the first and the last sample; None where they cannot be read by their numbers, or draw at random."""
+def sample_digests(feed: Feed) -> dict[str, str]:
+    """Hashes of samples that are spread over the data, by "sample N" or "batch N"; nothing where they cannot be read by
+    their numbers, or the first and the last are drawn at random."""
     if isinstance(feed, BatchIterable):
-        return feed.digest if feed.is_list else None  # the strategy compares what others yield when it is there
+        return feed.digests  # of a list; the strategy compares what others yield when it is there
     if not isinstance(feed, Batches) or not feed.num_samples:
-        return None
-    ids = np.array([0, len(feed.reader) - 1], dtype=np.int64)
+        return {}
+    ids = spread(len(feed.reader), _COMPARED)
     try:
-        first, again = (digest_of(feed.reader.read(ids)) for _ in range(2))
+        if _digests(feed, ids[[0, -1]]) != _digests(feed, ids[[0, -1]]):
+            return {}
+        return _digests(feed, ids)
     except DescendError:  # which the run reports where it reads this sample
-        return None
-    return first if first == again else None
+        return {}
+
+
+def _digests(feed: Batches, ids: NDArray[np.int64]) -> dict[str, str]:
+    """A hash of each of these samples."""
+    fields = feed.reader.read(ids)
+    rows = ({name: values[i : i + 1] for name, values in fields.items()} for i in range(len(ids)))
+    return {f"sample {number}": digest_of(row) for number, row in zip(ids.tolist(), rows, strict=True)}
+
+
+def _drawn(feed: Feed, keys: Sequence[str]) -> list[str]:
+    """Those of some samples that are not the same each time they are read."""
+    if not keys or not isinstance(feed, Batches):
+        return []
+    ids = np.array([int(key.split()[1]) for key in keys], dtype=np.int64)
+    first, *again = (_digests(feed, ids) for _ in range(3))
+    return [key for key in keys if any(one[key] != first[key] for one in again)]
 
 
 def _check_shards(run: Run) -> None:

@@ -46,6 +46,7 @@ def run(
     trainers: int | None = None,
     procs_per_trainer: int | None = None,
     deterministic: bool = False,
+    check_ranks: bool = True,
 ) -> Result:
     """Train `model` and evaluate it on the test samples.
 
@@ -64,6 +65,7 @@ def run(
         procs_per_trainer: Ranks of a block; None for LBANN_PROCS_PER_TRAINER or all.
         deterministic: Let torch take algorithms that give the same bits each time while the run lasts, and refuse an
             operation without one. On a GPU only that makes a repeated or continued run the same to the bit.
+        check_ranks: With several ranks that hold copies of the weights, compare these now and then and at the end.
 
     Returns:
         Final weights, history and the reason for stopping.
@@ -75,7 +77,14 @@ def run(
         Stopped: a signal asked it to stop; the state is saved in the run directory.
     """
     options = RunOptions(
-        run_dir, True, resume, reset_optimizer, weights_only, trainers, procs_per_trainer, deterministic
+        run_dir,
+        resume=resume,
+        reset_optimizer=reset_optimizer,
+        weights_only=weights_only,
+        trainers=trainers,
+        procs_per_trainer=procs_per_trainer,
+        deterministic=deterministic,
+        check_ranks=check_ranks,
     )
     return run_experiment(Experiment(trainer, model, data_reader, optimizer), options)
 

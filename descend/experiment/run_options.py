@@ -45,6 +45,8 @@ class RunOptions:
         deterministic: Let torch take algorithms that give the same bits each time while the run lasts, and refuse an
             operation without one. On a GPU only that makes a repeated or continued run the same to the bit.
         working_dir: Where relative names of callbacks lie; None for the run directory.
+        check_ranks: With several ranks that hold copies of the weights, compare these now and then and at the end, at a
+            cost below a thousandth; a rank whose weights have drifted away ends the run.
     """
 
     run_dir: str | os.PathLike[str] | None = None
@@ -56,6 +58,7 @@ class RunOptions:
     procs_per_trainer: int | None = None
     deterministic: bool = False
     working_dir: Path | None = None
+    check_ranks: bool = True
 
     @property
     def continued(self) -> str | os.PathLike[str] | None:

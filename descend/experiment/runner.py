@@ -28,7 +28,8 @@ from descend.runtime.dtensor import full_tensor
 from descend.runtime.seeds import forked_rng
 from descend.terminal import hold_standard_streams
 from descend.train import Event, Mode
-from descend.train.evaluation import evaluate, leave_averages
+from descend.train.evaluated_weights import write_weights
+from descend.train.evaluation import averages_of, evaluate
 from descend.train.module_state import tensors_of
 from descend.train.optional_classes import is_ltfb
 from descend.train.transforms.check_finite import CheckFinite
@@ -70,6 +71,7 @@ class Result:
         trainer: Number of the trainer.
         trainers: Where there are several: what came of each one that this process has trained.
         monitored: By what the best epoch is chosen.
+        averages: Of a run with several averages of the weights, those behind the first one, by their names.
     """
 
     weights: dict[str, torch.Tensor]
@@ -83,6 +85,7 @@ class Result:
     trainer: int = 0
     trainers: tuple[Result, ...] = ()
     monitored: Monitored | None = None
+    averages: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict[str, dict[str, "torch.Tensor"]])
 
     @property
     def best(self) -> Best | None:
@@ -181,6 +184,7 @@ def opened(run: Run, signals: SignalHandler) -> Generator[None]:
             run.clock.start()
             with run.store.logging():
                 _check_awaited_metrics(run)
+                run.checks.updates.check_plan()
                 run.store.check(run)
                 run.callbacks.fire(Event.AFTER_SETUP, run.views.of_run())
         except ConfigurationError:  # nothing was written yet
@@ -193,13 +197,10 @@ def opened(run: Run, signals: SignalHandler) -> Generator[None]:
 def result_of(run: Run, reason: str) -> Result:
     """What came of a run that has ended."""
     run.strategy.end_training()
-    weights = {
-        name: full_tensor(tensor).detach().to("cpu", copy=True) for name, tensor in tensors_of(run.task.module).items()
-    }
     counts = {mode.value: batches.num_samples for mode, batches in run.data.items()}
     state = run.state
     return Result(
-        weights,
+        _on_cpu(tensors_of(run.task.module)),
         state.history,
         reason,
         run.store.directory,
@@ -208,29 +209,42 @@ def result_of(run: Run, reason: str) -> Result:
         counts,
         state.outputs,
         monitored=monitored_metric(run.callbacks.all, state.history),
+        averages={label: _on_cpu(average) for label, average in run.control.evaluated.others().items()},
     )
 
 
+def _on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies of whole tensors; every rank of a sharded module calls it."""
+    return {name: full_tensor(tensor).detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+
+
 def _check_awaited_metrics(run: Run) -> None:
-    """Refuse a criterion that waits for a quantity that is not recorded; callbacks of a user may record anything.
+    """Refuse what waits for a quantity that is not recorded; callbacks of a user may record anything.
 
     Raises:
         ConfigurationError: all such, with the nearest names.
     """
     own = __name__.partition(".")[0]
-    criterion = run.config.algorithm.criterion()
-    if criterion is None or any(type(callback).__module__.partition(".")[0] != own for callback in run.callbacks.all):
+    if any(type(callback).__module__.partition(".")[0] != own for callback in run.callbacks.all):
         return
+    criterion = run.config.algorithm.criterion()
+    awaited = [] if criterion is None else [(f"Reached('{name}')", name) for name in criterion.awaited]
+    # What looks at certain modes has its own words where these have no samples.
+    watching = [callback for callback in run.callbacks.all if not callback.looks_at]
+    monitors = [(type(callback).__name__, callback.monitored) for callback in watching]
+    awaited += [(f"{who} of '{each.metric}'", each.metric) for who, each in monitors if each is not None]
     quantities = ("objective", *run.config.metrics)
     recorded = [f"train/{name}" for callback in run.callbacks.all for name in callback.records]
     recorded = [*(f"{mode.value}/{name}" for mode in run.data for name in quantities), *recorded]
+    beside = [f"{average}/{name}" for average in run.control.evaluated.other_names for name in quantities]
+    recorded += [f"{mode.value}/{name}" for mode in run.data if mode is not Mode.TRAIN for name in beside]
     known = {*recorded, *(name.partition("/")[2] for name in recorded)}
-    if missing := [name for name in criterion.awaited if name not in known]:
+    if missing := [(who, name) for who, name in awaited if name not in known]:
         raise ConfigurationError(
             [
-                f"Reached('{name}') waits for a value that is not recorded{nearest(name, known) or ';'} this run "
+                f"{who} waits for a value that is not recorded{nearest(name, known) or ';'} this run "
                 f"records {', '.join(recorded)}"
-                for name in missing
+                for who, name in missing
             ]
         )
 
@@ -254,9 +268,9 @@ def run_algorithm(run: Run, algorithm: Callable[[], str], trains: bool = True) -
         trains: Whether it makes updates, so that the test samples are evaluated after it.
     """
     with announced(run):
+        run.checks.begin()
         try:
-            reason = algorithm()
-            finish(run, reason, trains)
+            reason = finish(run, algorithm(), trains)
         except Stopped as stopped:
             raise Stopped(f"{stopped}; {save_stopped(run, stopped)}") from None
         except NumericalError as error:
@@ -266,10 +280,16 @@ def run_algorithm(run: Run, algorithm: Callable[[], str], trains: bool = True) -
     return reason
 
 
-def finish(run: Run, reason: str, trains: bool = True) -> None:
-    """Evaluate the test samples where something was trained, and save the end of the run."""
+def finish(run: Run, reason: str, trains: bool = True) -> str:
+    """Evaluate the test samples where something was trained, and save the end of the run.
+
+    Returns:
+        The reason, which says so where no update was made.
+    """
+    reason = run.checks.end(reason) if trains else reason
     run.state.end = reason
-    run.callbacks.fire(Event.AFTER_TRAINING, run.views.of_run(reason))
+    with run.control.evaluated.finishing():
+        run.callbacks.fire(Event.AFTER_TRAINING, run.views.of_run(reason))
     if Mode.TEST in run.data and trains:
         _forget_test(run)
         evaluate(run, Mode.TEST)
@@ -277,7 +297,9 @@ def finish(run: Run, reason: str, trains: bool = True) -> None:
         _require_objective(run)
     run.store.save(run, SaveRequest("end"), final=True)
     if trains:
-        leave_averages(run.optimizer)  # what was evaluated is what the module has at the end
+        # What was evaluated is what the module has at the end.
+        write_weights(averages_of(run), tensors_of(run.task.module))
+    return reason
 
 
 def _require_objective(run: Run) -> None:

@@ -32,7 +32,7 @@ def load_weights(
     run_dir: str | os.PathLike[str],
     which: Literal["best", "last"] | int = "best",
     *,
-    averaged: bool = True,
+    averaged: bool | str = True,
 ) -> Path:
     """Load weights and buffers of a run into a module of the same architecture, in place.
 
@@ -47,14 +47,15 @@ def load_weights(
             objective (of a run without validation, the training objective). "last": the newest. A number: the
             checkpoint after so many steps.
         averaged: Whether the averages of `descend.EMA`, `descend.SWA` or a schedule-free rule are loaded where the run
-            had some, which are what was evaluated; False loads the weights in training.
+            had some, which are what was evaluated; False loads the weights in training. Of a run with several averages
+            the name of one, such as "ema_0.999"; True is the first.
 
     Returns:
         The checkpoint.
 
     Raises:
-        ConfigurationError: there is no such directory or checkpoint, with those that there are; no checkpoint of the
-            best epoch was kept.
+        ConfigurationError: there is no such directory, checkpoint or average, with those that there are; no checkpoint
+            of the best epoch was kept.
         StorageError: the checkpoint is damaged, or holds other weights than the module.
     """
     if not isinstance(cast("Any", module), torch.nn.Module):
@@ -62,12 +63,13 @@ def load_weights(
     require(
         check_path("run_dir", run_dir),
         check_integer("which", which, 0, _MOST_STEPS) if is_integer(which) else None,
-        check_bool("averaged", averaged),
+        None if isinstance(averaged, str) else check_bool("averaged", averaged),
         where="load_weights",
     )
     target = cast("torch.nn.Module", unwrapped(module))
     checkpoint = _chosen(Path(run_dir), which)
-    saved = evaluated_weights(checkpoint) if averaged else read_weights(checkpoint)
+    name = averaged if isinstance(averaged, str) else None
+    saved = evaluated_weights(checkpoint, name) if averaged else read_weights(checkpoint)
     own = tensors_of(target)
     rows = [
         (name, _form(own.get(name)), _form(saved.get(name)))
@@ -86,10 +88,15 @@ def load_weights(
 _MOST_STEPS = 10**18
 
 
-def evaluated_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+def evaluated_weights(checkpoint: Path, name: str | None = None) -> dict[str, torch.Tensor]:
     """Weights and buffers of a checkpoint as its run evaluates them: averages where it has some.
 
+    Args:
+        checkpoint: Its folder.
+        name: One of several averages of the run; None for the first.
+
     Raises:
+        ConfigurationError: there is no average of this name.
         StorageError: the checkpoint is damaged.
     """
     from descend.callbacks.weight_average import evaluated_average
@@ -99,8 +106,10 @@ def evaluated_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     saved = load(checkpoint)
     weights = dict(saved.weights)
     with as_storage_error(checkpoint):
-        weights |= saved_averages(saved.parts.get("optimizer", {}), weights, rule_class)
-        weights |= evaluated_average(saved.parts.get("callbacks", {}))
+        callbacks = saved.parts.get("callbacks", {})
+        if not any(state.get("last_weights") for state in callbacks.values()):  # else they are in place already
+            weights |= saved_averages(saved.parts.get("optimizer", {}), weights, rule_class)
+        weights |= evaluated_average(callbacks, name)
     return weights
 
 

@@ -50,7 +50,7 @@ def _groups(at: ForwardContext, planned: PlannedLayer, x: Tensor) -> tuple[Tenso
         Unsupported: this part of the mini-batch begins or ends inside a group.
     """
     if not at.group_size:
-        check_whole_batch(at, planned, "takes statistics over", ", declare the model's batch_norm_group_size=64")
+        check_whole_batch(at, planned, "takes statistics over", ", declare the model's batch_norm_group_size")
         return (x,)
     at_end = at.position + at.samples == at.batch_size
     if at.position % at.group_size or (at.samples % at.group_size and not at_end):

@@ -9,17 +9,19 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
 from descend.errors import ConfigurationError, nearest
 from descend.strict_keywords import StrictKeywords
 from descend.train.events import Event
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
     from descend.train.events import EpochView, EvaluationView, PartView, RunView, StepView
     from descend.train.metric_direction import Direction
 
-__all__ = ["Callback", "Callbacks", "Monitored", "given_back", "kept"]
+__all__ = ["Beginning", "Callback", "Callbacks", "Monitored", "given_back", "kept"]
 
 _HOOKS = tuple(event.value for event in Event)
 
@@ -38,6 +40,20 @@ class Monitored(NamedTuple):
     restored: bool = False
 
 
+class Beginning(NamedTuple):
+    """When a callback acts for the first time, where a setting says so.
+
+    Attributes:
+        setting: The setting as the user wrote it, such as "start_epoch=99".
+        unit: What is counted.
+        after: So many of them.
+    """
+
+    setting: str
+    unit: Literal["epochs", "updates"]
+    after: int
+
+
 class Callback(metaclass=StrictKeywords):
     """Base class of callbacks. Override the hooks that you need; `docs/callbacks.md` shows one in ten lines.
 
@@ -48,7 +64,10 @@ class Callback(metaclass=StrictKeywords):
         saves: Whether it saves checkpoints. Its `after_*` hooks are then called after those of all other callbacks, so
             that a checkpoint holds their state of the same moment.
         replaces_weights: Whether evaluations see other weights because of it. Its `after_*` hooks are then called after
-            those of all others but those that save, which may keep the weights that were evaluated.
+            those of all others but those that save, which may keep the weights that were evaluated, and of several such
+            callbacks the last one's first, so that each finds what it left. Where an evaluation ends in an error, the
+            run puts back the weights from before its `before_evaluation`.
+        saved_as: By what its state is called in a checkpoint beside its class; empty counts those of a class.
         looks_at: Modes of which at least one must have samples for the callback to do anything.
         reads_weights: Whether it looks at weights, gradients or the optimizer's state. False lets each rank hold a part
             of those of layers with a model-parallel layout. It holds for the hooks that a class inherits: a subclass
@@ -64,6 +83,7 @@ class Callback(metaclass=StrictKeywords):
     records: ClassVar[tuple[str, ...]] = ()
     saves: ClassVar[bool] = False
     replaces_weights: ClassVar[bool] = False
+    saved_as = ""
     looks_at: ClassVar[tuple[str, ...]] = ()
     reads_weights = True
     keeps_weights = False
@@ -87,6 +107,10 @@ class Callback(metaclass=StrictKeywords):
     @property
     def monitored(self) -> Monitored | None:
         """The metric by which this callback chooses the best epoch; None if it chooses none."""
+
+    @property
+    def beginning(self) -> Beginning | None:
+        """When it acts for the first time; None where it does from the start, or where that is not known."""
 
     def missing_extra(self) -> str | None:
         """What to install for this callback if an optional library is missing; None if nothing is."""
@@ -199,9 +223,17 @@ def _own(callback: Callback, name: str) -> Any:
     return found if inspect.isroutine(found) else getattr(Callback, name)
 
 
-def _afterwards(callback: Callback) -> int:
-    """How late its `after_*` hooks are called."""
-    return 2 if callback.saves else int(callback.replaces_weights)
+def _in_order(callbacks: Sequence[Callback], event: Event) -> Sequence[Callback]:
+    """The callbacks in the order in which the hook of an event is called.
+
+    What one puts in before, the next one may cover: so those that replace weights are called in the reverse order.
+    """
+    if not event.startswith("after_"):
+        return callbacks
+    sign = 1 if event is Event.AFTER_SETUP else -1
+    places = {id(callback): sign * i if callback.replaces_weights else i for i, callback in enumerate(callbacks)}
+    late = {id(callback): 2 if callback.saves else int(callback.replaces_weights) for callback in callbacks}
+    return sorted(callbacks, key=lambda callback: (late[id(callback)], places[id(callback)]))
 
 
 class Callbacks:
@@ -218,33 +250,33 @@ class Callbacks:
                 raise ConfigurationError(f"callbacks must be instances of descend.Callback, got {callback!r}{called}")
         self.all = tuple(callbacks)
         self._listeners = {
-            event: tuple(
-                getattr(c, event)
-                for c in (sorted(callbacks, key=_afterwards) if event.startswith("after_") else callbacks)
-                if _overrides(c, event)
-            )
+            event: tuple(getattr(c, event) for c in _in_order(self.all, event) if _overrides(c, event))
             for event in Event
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of every callback that has one, by class name and number within the class, such as "Timer 1"."""
-        states = {name: _own(callback, "state")(callback) for name, callback in self._named().items()}
+        """The state of every callback that has one, by class name and number within the class, such as "Timer 1".
+
+        Of several that have a name of their own it is the class and that name, whatever their order.
+        """
+        states = {names[0]: _own(callback, "state")(callback) for callback, names in self._named()}
         return {name: state for name, state in states.items() if state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the state of each callback; one that has none in the checkpoint keeps its initial state."""
-        for name, callback in self._named().items():
-            if name in state_dict:
+        for callback, names in self._named():
+            if name := next((name for name in names if name in state_dict), None):
                 _own(callback, "load_state")(callback, state_dict[name])
 
-    def _named(self) -> dict[str, Callback]:
+    def _named(self) -> Generator[tuple[Callback, list[str]]]:
+        """Each callback with the names that its state may have, the one that it is saved by first."""
+        kinds = Counter(type(callback).__name__ for callback in self.all)
         seen: Counter[str] = Counter()
-        named: dict[str, Callback] = {}
         for callback in self.all:
-            kind = type(callback).__name__
+            kind, called = type(callback).__name__, callback.saved_as
             seen[kind] += 1
-            named[f"{kind} {seen[kind]}"] = callback
-        return named
+            names, own = [f"{kind} {seen[kind]}"], [f"{kind} {called}"] if called else []
+            yield callback, own + names if kinds[kind] > 1 else names + own
 
     def unsubscribe(self, callback: Callback, event: Event) -> None:
         """Call the hook of `event` of `callback` no more in this run."""
@@ -254,6 +286,11 @@ class Callbacks:
     def wants(self, event: Event) -> bool:
         """Whether any callback overrides the hook of `event`."""
         return bool(self._listeners[event])
+
+    def listening(self, event: Event) -> list[tuple[Callback, Callable[[Any], None]]]:
+        """The callbacks whose hook of `event` is called, in that order, each with the hook."""
+        own = [(one, getattr(one, event)) for one in _in_order(self.all, event) if _overrides(one, event)]
+        return [(callback, hook) for callback, hook in own if hook in self._listeners[event]]
 
     def fire(self, event: Event, view: object) -> None:
         """Call the hook of `event` of every callback with `view`, in order."""

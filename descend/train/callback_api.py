@@ -18,6 +18,7 @@ import torch.nn.attention
 from descend.data import Batches
 from descend.errors import ConfigurationError, Unsupported, nearest
 from descend.runtime import generator, seed_step
+from descend.train.evaluated_weights import EvaluatedWeights
 from descend.train.layers import weights_of_layer
 from descend.train.micro_batch import MicroBatch
 from descend.train.param_groups import options_of, set_each, set_option
@@ -62,12 +63,13 @@ class RunControl:
         collectives: Communication between ranks, and their clock.
         files: The run directory.
         probe: The objective on mini-batches, once more.
+        evaluated: Puts other weights in place of those in training for the evaluation under way.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self.collectives, self.files = Collectives(run.communicator), RunFiles(run)
-        self.probe = ObjectiveProbe(run)
+        self.probe, self.evaluated = ObjectiveProbe(run), EvaluatedWeights(run)
         self._population: Population | None = None
 
     @property
@@ -220,11 +222,6 @@ class RunControl:
 
     # Other ranks
 
-    @property
-    def ranks(self) -> int:
-        """The world size: how many ranks share a mini-batch."""
-        return self.collectives.world_size
-
     def of_all_ranks(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Collectives.all_gather_cat`."""
         return self.collectives.all_gather_cat(rows)
@@ -251,6 +248,7 @@ class RunControl:
 
 
 _MOVED = {
+    "ranks": ("collectives", "world_size"),
     "ids": ("collectives", "ids"),
     "first": ("collectives", "is_rank_zero"),
     "now": ("collectives", "now"),

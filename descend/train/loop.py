@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from descend.errors import DataError, Stopped
-from descend.train.evaluation import evaluate
+from descend.train.evaluation import evaluate, external_metrics
 from descend.train.events import EpochView, Event
 from descend.train.interruption import interruptible, raise_if_stop_requested
 from descend.train.progress import Mode
@@ -66,7 +66,7 @@ def _epoch(run: Run, stop: Stop) -> str | None:
     reason = _settled_steps(run, stop, progress)
     state.step_began, progress.reporting = None, True
     totals = progress.totals.over(run.communicator)
-    values = totals.values(run.task.computed) | run.external_metrics()
+    values = totals.values(run.task.computed) | external_metrics(run)
     seen, position = (context.samples - progress.samples_before, total), context.position
     if progress.skipped:
         values["skipped_steps"] = float(progress.skipped)
@@ -90,6 +90,7 @@ def _epoch(run: Run, stop: Stop) -> str | None:
         position,
     )
     run.callbacks.fire(Event.AFTER_EPOCH, after)
+    run.checks.updates.after_epoch()
     return reason or _stop_reason(run, stop)
 
 
@@ -119,6 +120,8 @@ def _steps(run: Run, stop: Stop, progress: EpochProgress) -> str | None:
         with contextlib.closing(run.strategy.batches()) as batches:
             for batch in interruptible(run, batches):
                 train_step(run, batch)
+                if state.training.step >= run.checks.replicas.due:
+                    run.checks.replicas.compare()
                 _note_time(run, progress)
                 raise_if_stop_requested(run)
                 # After the last mini-batch comes validation, which a criterion may depend on.

@@ -24,6 +24,7 @@ __all__ = [
     "part_size",
     "release",
     "retry_on_oom",
+    "suggested_group",
 ]
 
 _T = TypeVar("_T")
@@ -164,12 +165,19 @@ def retry_on_oom(
         memory.say(f"out of memory: micro-batches of {size.samples:,} from here on, the same updates")
 
 
+def suggested_group(size: int | None) -> int:
+    """An example of how many samples may share statistics: a power of two, at most half of the mini-batch."""
+    return 64 if size is None else min(64, 1 << max(size // 2, 2).bit_length() - 1)
+
+
 def _cannot_be_split(size: int, unit: int | None) -> str:
+    if unit is None and size < 4:
+        return f"the {size:,} samples of a mini-batch go through at once, and not even these fit into memory"
     if unit is None:
         return (
             f"the mini-batch of {size:,} samples cannot be split into micro-batches, because a layer works on all of "
-            "it: for batch norm declare the samples that share statistics (batch_norm_group_size=64), or use a "
-            "smaller batch"
+            "it: for batch norm declare the samples that share statistics "
+            f"(batch_norm_group_size={suggested_group(size)}), or use a smaller batch"
         )
     what = f"one group of batch norm ({unit:,} samples)" if unit > 1 else "one sample"
     return f"{what} goes through at once, and not even that fits into memory"

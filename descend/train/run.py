@@ -28,7 +28,9 @@ from descend.train.memory import MicroBatchSize
 from descend.train.module_state import ModuleExtraState, ReplacedSamples
 from descend.train.optimizers.state import OptimizerState
 from descend.train.param_groups import exchange_parameters
+from descend.train.replica_check import ReplicaCheck
 from descend.train.state import AlgorithmState, TrainState
+from descend.train.update_check import UpdateCheck
 from descend.train.views import RunViews
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ class RunConfig:
         resume: Continue the newest valid checkpoint of the run directory; begin where there is none.
         reset_optimizer: Drop the optimizer's state when a checkpoint is continued.
         weights_only: Begin a new run from those weights of a checkpoint that match by name and shape.
+        check_ranks: Compare the weights of ranks that hold copies of them, now and then.
         say: Prints for the user.
     """
 
@@ -81,6 +84,7 @@ class RunConfig:
     resume: bool = False
     reset_optimizer: bool = False
     weights_only: bool = False
+    check_ranks: bool = True
     say: Callable[[str], None] = lambda text: None
 
 
@@ -103,6 +107,31 @@ class RunPart(Protocol):
         ...
 
 
+class RunChecks:
+    """What is looked for between steps, and at the end.
+
+    Args:
+        run: The run.
+
+    Attributes:
+        updates: Says which updates, weights and callbacks had no effect.
+        replicas: Compares the weights of ranks that hold copies of them.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.updates, self.replicas = UpdateCheck(run), ReplicaCheck(run)
+
+    def begin(self) -> None:
+        """Note where training begins."""
+        self.updates.begin()
+        self.replicas.begin()
+
+    def end(self, reason: str) -> str:
+        """Look once more after training; returns the reason why it ended, with what is to say of it."""
+        self.replicas.end()
+        return self.updates.end(reason)
+
+
 @dataclass(eq=False)
 class Run:
     """One model in training on this process; see the top of this file for its parts.
@@ -116,6 +145,7 @@ class Run:
         clock: Measures how far the run has come, for stopping criteria.
         views: What callbacks see of the run.
         history: Adds rows to the history.
+        checks: Says what had no effect, and compares ranks.
     """
 
     config: RunConfig
@@ -140,6 +170,7 @@ class Run:
         self.control = RunControl(self)
         self._clears_gradients = clears_more_than_gradients(self.optimizer)
         self.clock, self.views, self.history = RunClock(self), RunViews(self), RunHistory(self)
+        self.checks = RunChecks(self)
         self.strategy.setup(self)
         self.transforms.setup(self)
         self.micro_batch_size.adaptive = self.micro_batch_size.adaptive and self.strategy.can_repeat_step
@@ -210,10 +241,6 @@ class Run:
             self.optimizer.zero_grad()
         for p in self.parameters.values():
             p.grad = None
-
-    def external_metrics(self) -> dict[str, float]:
-        """Metrics that the module does not compute, the same on all ranks."""
-        return self.communicator.on_rank_zero(lambda: dict(self.task.external_metrics(self.store.place)))
 
 
 def clears_more_than_gradients(optimizer: torch.optim.Optimizer) -> bool:

@@ -72,6 +72,7 @@ def withhold(run: Run, gradients: Gradients, withheld: Withheld) -> Gradients:
     if withheld.skipped:
         run.buffer_snapshot.restore()
         run.state.note_skipped()
+        run.checks.updates.last_withheld = withheld.reason
     else:
         run.state.samples_kept += gradients.batch.size  # their gradient is kept for a later update
     run.state.pass_over(gradients.batch, gradients.totals)

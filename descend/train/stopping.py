@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from descend.arguments import check_bool, check_integer, check_number, check_string, require
 from descend.errors import ConfigurationError
@@ -29,6 +29,7 @@ __all__ = [
     "AnyOf",
     "AnyOfLimits",
     "Epochs",
+    "Limit",
     "Limits",
     "Reached",
     "ReachedLimit",
@@ -36,6 +37,7 @@ __all__ = [
     "SecondsPerRun",
     "Steps",
     "Stop",
+    "limit_of",
     "limits_of",
     "stop_of",
     "whole",
@@ -286,6 +288,34 @@ class AllOf(Stop):
         """See `Stop.reason`."""
         reasons = [stop.reason(at) for stop in self.criteria]
         return " and ".join(reason for reason in reasons if reason) if all(reasons) else None
+
+
+class Limit(NamedTuple):
+    """How far a run goes at most.
+
+    Attributes:
+        steps: Updates; None where that is not known.
+        epochs: Complete epochs; likewise.
+    """
+
+    steps: int | None = None
+    epochs: int | None = None
+
+
+def limit_of(stop: Stop) -> Limit:
+    """How far a run goes at most by a criterion; classes of a user's own are not known."""
+    if type(stop) is Steps:
+        return Limit(steps=stop.steps)
+    if type(stop) is Epochs:
+        return Limit(epochs=stop.epochs)
+    if type(stop) in (Seconds, SecondsPerRun):
+        return Limit() if cast("Seconds", stop).seconds else Limit(steps=0)
+    if type(stop) not in (AnyOf, AllOf):
+        return Limit()
+    parts = [limit_of(part) for part in cast("AnyOf | AllOf", stop).criteria]
+    if type(stop) is AnyOf:
+        return Limit(*(min((n for n in of_all if n is not None), default=None) for of_all in zip(*parts, strict=True)))
+    return Limit(*(max(of_all) if None not in of_all else None for of_all in zip(*parts, strict=True)))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 import copy
 import functools
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -142,7 +143,8 @@ def test_half_precision_is_averaged_in_single_precision():
     with torch.no_grad():
         module.weight.fill_(1.0)
     callback = EMA(0.999)
-    callback._module = module
+    held = SimpleNamespace(trained=dict(module.named_parameters()))
+    callback._run = SimpleNamespace(module=module, control=SimpleNamespace(evaluated=held))
     for _ in range(100):
         callback._add(1 - callback.decay)
         with torch.no_grad():

@@ -132,7 +132,7 @@ def test_rows_that_belong_to_no_sample_are_the_module_s_own_affair_until_a_group
 
 def test_without_a_group_size_micro_batches_are_the_groups_and_the_warning_has_the_remedy():
     data = {"optimizer": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9), "batch_size": 22, "shuffle": False}
-    message = r"'1' \(BatchNorm2d\) normalizes over the 4 samples of a micro-batch.*as in batch_norm_group_size=64"
+    message = r"'1' \(BatchNorm2d\) normalizes over the 4 samples of a micro-batch.*as in batch_norm_group_size=4"
     with pytest.warns(UserWarning, match=message):
         found = descend.fit(net(), "cross_entropy", (X, Y), micro_batch_size=4, stop=descend.Steps(3), **data)
     agree(found.module.state_dict(), by_hand())
@@ -143,7 +143,7 @@ def test_micro_batches_of_unknown_batches_without_a_group_size_warn_in_the_first
     batches = [(X[:11], Y[:11]), (X[11:], Y[11:])]
     optimizer = functools.partial(torch.optim.SGD, lr=0.1)
     options = {"optimizer": optimizer, "batch_size": None, "stop": descend.Epochs(1)}
-    with pytest.warns(UserWarning, match="batch_norm_group_size=64"):
+    with pytest.warns(UserWarning, match="batch_norm_group_size=6"):
         descend.fit(net(), "cross_entropy", lambda: iter(batches), micro_batch_size=6, **options)
     with pytest.raises(ConfigurationError, match="a batch leaves a group of 1 sample"):
         descend.fit(net(), "cross_entropy", lambda: iter(batches), micro_batch_size=5, **options)
@@ -215,7 +215,7 @@ def test_the_groups_of_a_graph_matter(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"group": 0, "micro_batch_size": 4}, "layer 'bn'.*as in batch_norm_group_size=64"),
+        ({"group": 0, "micro_batch_size": 4}, "layer 'bn'.*as in batch_norm_group_size=4"),
         ({"group": 0, "micro_batch_size": 4, "kind": "sum"}, "BatchwiseReduceSum.*leave micro_batch_size out"),
         ({"group": 3, "micro_batch_size": 0}, "layer 'ebn'.*a mini-batch of 10 leaves a group of 1 sample"),
         ({"group": 0, "micro_batch_size": 0, "samples": 13}, "layer 'ebn'.*a mini-batch of 1 leaves"),

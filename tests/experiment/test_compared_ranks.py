@@ -1,4 +1,4 @@
-"""What ranks compare by its content before the first step: their weights and their first and last samples."""
+"""What ranks compare by its content before the first step: their weights, and samples spread over their data."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,8 @@ from descend.data import ArrayReader, Batches
 from descend.data.batch_iterable import BatchIterable
 from descend.errors import ConfigurationError, DataError
 from descend.experiment.build import build_run
-from descend.experiment.ranks import bits_sum, require_same_configuration, sample_digest
+from descend.experiment.ranks import require_same_configuration, sample_digests
+from descend.runtime.checksums import bits_sum
 from descend.train import BatchedIterativeOptimizer, Mode
 from descend.train.run import RunConfig
 from descend.train.step import train_step
@@ -177,37 +178,83 @@ def test_a_learning_rate_that_one_rank_changes_is_found_in_its_step(monkeypatch)
         on_ranks(2, lambda communicator: fitted(communicator, lambda: split(X), (Faster(1.0 + communicator.rank),)))
 
 
-@pytest.mark.parametrize("row", [0, 11])
-def test_samples_that_differ_are_refused(row):
-    def act(communicator):
-        y = Y.copy()
-        y[row] += communicator.rank
-        return prepared(communicator, ArrayReader({"x": X, "y": y}))
+def of_many(communicator, change, rows=400):
+    """A run over many samples, of which rank 1 has changed some."""
+    x = np.arange(3.0 * rows).reshape(rows, 3)
+    if communicator.rank == 1:
+        change(x)
+    return prepared(communicator, ArrayReader({"x": x, "y": x.sum(1, keepdims=True)}))
 
+
+def shifted(rows):
+    def change(x):
+        x[rows] += 5
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "sample"),
+    [
+        (shifted(slice(0, 1)), 0),
+        (shifted(slice(399, 400)), 399),
+        (shifted(slice(150, 250)), 152),
+        (shifted(slice(200, 207)), 203),
+        (lambda x: x.__setitem__(slice(1, 399), x[1:399][::-1].copy()), 6),
+    ],
+)
+def test_samples_that_differ_are_refused_with_their_number(change, sample):
     with pytest.raises(ConfigurationError, match="the data differ between ranks; make them equal:") as caught:
-        on_ranks(2, act)
-    assert "train samples, the first and the last" in str(caught.value)
+        on_ranks(2, lambda communicator: of_many(communicator, change))
+    assert f"train sample {sample}: " in str(caught.value)
+
+
+def test_a_list_of_batches_is_compared_in_the_middle_too():
+    def act(communicator):
+        batches = split(X)
+        batches[1]["x"] = batches[1]["x"] + communicator.rank
+        feed = BatchIterable(batches, 4, "train", communicator.rank, communicator.world_size)
+        return feed.digests
+
+    first, second = on_ranks(2, act)
+    assert [key for key in first if first[key] != second[key]] == ["batch 1"]
+
+
+class Sometimes(ArrayReader):
+    """A reader that changes each sample but the first and the last by a draw of this rank's."""
+
+    def __init__(self, rank):
+        super().__init__({"x": X, "y": Y})
+        self.draws = np.random.default_rng(rank)
+
+    def read(self, indices, epoch=0):
+        fields = super().read(indices, epoch)
+        inner = (np.asarray(indices) > 0) & (np.asarray(indices) < 11)
+        noise = self.draws.normal(size=(len(inner), 1)) * inner[:, None]
+        return {**fields, "x": fields["x"] + noise}
 
 
 def test_samples_that_are_drawn_again_or_cannot_be_read_are_not_compared():
     for kind in (Changing, Unreadable):
-        assert sample_digest(Batches(kind(), 4, 0, False)) is None
+        assert sample_digests(Batches(kind(), 4, 0, False)) == {}
         assert [said for _, said in on_ranks(2, lambda communicator, kind=kind: prepared(communicator, kind()))] == [
             [],
             [],
         ]
-    assert sample_digest(iter(())) is None
+    on_ranks(2, lambda communicator: prepared(communicator, Sometimes(communicator.rank)))
+    assert sample_digests(iter(())) == {}
 
 
 def test_a_digest_is_of_names_and_contents_of_arrays_tensors_and_texts():
     def digest(**fields):
-        return sample_digest(Batches(ArrayReader(fields), 1, 0, False))
+        return sample_digests(Batches(ArrayReader(fields), 1, 0, False))
 
     rows = np.arange(6.0).reshape(3, 2)
     assert digest(a=rows) == digest(a=rows.copy())
-    found = {digest(a=rows), digest(b=rows), digest(a=rows + 1), digest(a=rows[::-1].copy())}
-    assert len(found) == 4
-    assert digest(a=rows + np.array([[0], [1], [0]])) == digest(a=rows)  # a sample between the first and the last
+    found = [digest(a=rows), digest(b=rows), digest(a=rows + 1), digest(a=rows[::-1].copy())]
+    assert len({tuple(one.values()) for one in found}) == 4
+    changed = digest(a=rows + np.array([[0], [1], [0]]))
+    assert [name for name, value in digest(a=rows).items() if changed[name] != value] == ["sample 1"]
 
 
 @pytest.mark.parametrize(

@@ -841,7 +841,7 @@ def test_a_micro_batch_size_that_was_asked_for_stays_and_the_error_of_the_device
 def test_a_batch_that_cannot_be_cut_says_why_it_does_not_fit():
     with pytest.raises(torch.OutOfMemoryError) as caught:
         fit(Memory(2))
-    assert "declare the samples that share statistics (batch_norm_group_size=64)" in caught.value.__notes__[0]
+    assert "declare the samples that share statistics (batch_norm_group_size=4)" in caught.value.__notes__[0]
     with pytest.raises(torch.OutOfMemoryError) as caught:
         fit(Memory(2), batch_norm_group_size=4)
     assert "one group of batch norm (4 samples)" in caught.value.__notes__[0]

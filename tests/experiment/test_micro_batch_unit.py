@@ -49,7 +49,7 @@ def test_the_unit(given, sizes, micro, unit):
     ("given", "sizes", "micro", "message"),
     [
         ((None, 4), {8}, 0, "batch_norm_group_size=4: the model has no batch normalization"),
-        ((NORM,), {8}, 4, "'layer' .BatchNormalization. needs the whole mini-batch.*batch_norm_group_size=64"),
+        ((NORM,), {8}, 4, "'layer' .BatchNormalization. needs the whole mini-batch.*batch_norm_group_size=4"),
         ((descend.BatchwiseReduceSum,), {8}, 4, "needs the whole mini-batch.*leave micro_batch_size out"),
         (
             (NORM,),

@@ -280,7 +280,7 @@ CASES = {
     "clipping each": lambda: fit(clip_value=0.01, clip_norm=0.02, batch_size=7),
     "LAMB": lambda: fit(optimizer=functools.partial(descend.optim.LAMB, lr=0.01, weight_decay=0.1), batch_size=7),
     "micro-batches": lambda: fit(micro_batch_size=2, batch_size=7),
-    "averaged weights": lambda: fit(valid=data(21, seed=4), callbacks=[descend.SWA(1)], batch_size=7),
+    "averaged weights": lambda: fit(valid=data(21, seed=4), callbacks=[descend.SWA(1), descend.EMA(0.6)], batch_size=7),
     "drawn by weight": lambda: fit(
         batch_size=7, sampler=lambda seed, epoch, positions: (seed + epoch + positions * positions) % 10
     ),

@@ -35,6 +35,8 @@ class Fault(descend.Callback):
             os.kill(os.getpid(), signal.SIGSTOP)
         if self.what == "sleeps":
             time.sleep(1000)
+        if self.what == "drifts":
+            step.module[0].weight.data += 0.5
         if self.what == "hangs in a save":  # as a write to a file system that no longer answers
             os.fsync = lambda file: time.sleep(1000)
 

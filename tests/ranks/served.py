@@ -15,6 +15,7 @@ from torch import nn
 import descend
 
 RATE, STRENGTH, SIZE, SAMPLES = 0.3, 2.0, 3, 20
+FAULTY_READ = 7 + SAMPLES  # the ranks compare all samples beforehand
 RULES = {
     "sgd": functools.partial(descend.optim.SGD, lr=RATE),
     "dcasgd": functools.partial(descend.optim.DCASGD, lr=RATE, lamda=STRENGTH),
@@ -32,7 +33,7 @@ def network(*more):
 
 
 class Samples(torch.utils.data.Dataset):
-    """Reading takes rank 2 longer than the others; what rank FAULTY reads as its seventh sample goes wrong."""
+    """Reading takes rank 2 longer than the others; what rank FAULTY reads at first in training goes wrong."""
 
     def __init__(self, fault: str, faulty: int) -> None:
         (self.x, self.y), self.fault, self.faulty, self.read = data(), fault, faulty, 0
@@ -44,9 +45,9 @@ class Samples(torch.utils.data.Dataset):
         self.read += 1
         rank = descend.distributed.rank()
         time.sleep(0.003 * (1 + 2 * (rank == 2)))
-        if rank == self.faulty and self.read == 7:
+        if rank == self.faulty and self.read == FAULTY_READ:
             self._go_wrong(i)
-        bad = self.fault == "poisoned" and rank == self.faulty and self.read >= 7
+        bad = self.fault == "poisoned" and rank == self.faulty and self.read >= FAULTY_READ
         return self.x[i] * (float("nan") if bad else 1.0), self.y[i]
 
     def _go_wrong(self, i: int) -> None:

@@ -90,3 +90,10 @@ def test_a_rank_with_fewer_batches_is_found_out_before_it_leaves_the_others(tmp_
     assert "ranks have come to different places" in found[0].err
     assert "mini-batch 4 of 5 samples, the last, learning rates" in found[0].err
     assert not any(rank.err for rank in found[1:])
+
+
+@pytest.mark.slow
+def test_a_rank_whose_weights_drift_away_is_named_with_the_weights(tmp_path):
+    found = ended("drifts", 2, 3, tmp_path)
+    assert [rank.code for rank in found] == [3] * 3
+    assert "after 16 updates the weights of the ranks have drifted apart: '0.weight' of rank 2" in found[0].err

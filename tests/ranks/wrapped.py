@@ -105,7 +105,9 @@ CASES = {
     "batch norm": lambda: fit(normed(), data(24), batch_size=12, batch_norm_group_size=4, micro_batch_size=4),
     "batch norm over the whole mini-batch": lambda: fit(normed(), data(22), batch_size=12),
     "skipped": lambda: fit(some=NAN, batch_size=3, on_nonfinite="skip"),
-    "averaged weights": lambda: fit(valid=data(21, seed=4), callbacks=[descend.EMA(0.7)], batch_size=7),
+    "averaged weights": lambda: fit(
+        valid=data(21, seed=4), callbacks=[descend.EMA(0.7), descend.EMA(0.3)], batch_size=7
+    ),
     "partly": partly,
 }
 COPIES = {"in two dimensions": in_two_dimensions}

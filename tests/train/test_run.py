@@ -4,6 +4,7 @@ import torch
 from toys import Regression, data, run_of
 
 from descend.train import BatchedIterativeOptimizer, Epochs
+from descend.train.evaluation import external_metrics
 from descend.train.run import RunConfig, clears_more_than_gradients
 
 
@@ -104,6 +105,6 @@ def test_external_metrics_are_copied_from_the_task_with_the_run_directory(tmp_pa
             return values
 
     run = run_of(Scored(), data(), directory=tmp_path)
-    found = run.external_metrics()
+    found = external_metrics(run)
     assert (found, asked) == ({"score": 1.0}, [tmp_path])
     assert found is not values

@@ -66,3 +66,7 @@ class OwnGradientsDescription(StrategyDescription):
                 "checkpoint keeps one average; use outer_momentum, which averages over steps too"
             )
         return [f"{self.written} does not go with {problem}" for problem in problems]
+
+    def prepare(self, run: Run, world: Communicator) -> None:
+        """See `StrategyDescription.prepare`."""
+        run.checks.replicas.has_copies = not self.has_own_weights

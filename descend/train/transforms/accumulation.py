@@ -4,7 +4,7 @@
 
 So k mini-batches of n samples make the update of one mini-batch of k n. How many there are may change on the way, which
 is a schedule of the batch size that costs no memory. At the end of an epoch the window continues; mini-batches that are
-left at the end of training make no update. A checkpoint keeps the window.
+left at the end of training make no update, which one line says. A checkpoint keeps the window.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from descend.strict_keywords import StrictKeywords
 from descend.train.optimizers.state import unsharded
 from descend.train.optimizers.zero import ZeroRedundancyOptimizer
 from descend.train.strategies.base import StrategyDescription, divisor_of
-from descend.train.transforms.base import GradientTransform, Withheld
+from descend.train.transforms.base import GradientTransform, UpdateWindow, Withheld
 from descend.train.transforms.check_finite import CheckFinite
 from descend.train.transforms.kfac import KFAC
 
@@ -103,6 +103,22 @@ class AccumulateGradients(GradientTransform):
                 p.grad = self._sums[name].div_(self._count)
         self._sums, self._count, self._taken = {}, 0.0, 0
         return None
+
+    def window(self) -> UpdateWindow:
+        """See `GradientTransform.window`."""
+        first = self._wanted()
+        return UpdateWindow(
+            first, None if callable(self._every) else first, f"GradientAccumulation(every={self._every!r})"
+        )
+
+    def kept(self) -> str:
+        """See `GradientTransform.kept`."""
+        if not self._taken:
+            return ""
+        return (
+            f"{self._taken:,} of the {self._wanted():,} mini-batches of the next update by GradientAccumulation, "
+            f"{self._run.state.samples_kept:,} samples, are left over"
+        )
 
     def _wanted(self) -> int:
         every = self._every(self._run.state.step) if callable(self._every) else self._every

@@ -16,7 +16,7 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from descend.train.objective import Ratio, Totals
     from descend.train.run import Run
 
-__all__ = ["GradientTransform", "Gradients", "TransformChain", "Withheld"]
+__all__ = ["GradientTransform", "Gradients", "TransformChain", "UpdateWindow", "Withheld"]
 
 _Kind = TypeVar("_Kind", bound="GradientTransform")
 
@@ -83,6 +83,20 @@ class Withheld:
     skipped: bool = True
 
 
+class UpdateWindow(NamedTuple):
+    """Of how many mini-batches an update is made.
+
+    Attributes:
+        first: The first update.
+        every: Each update; None where that changes.
+        setting: What says so, as the user wrote it.
+    """
+
+    first: int = 1
+    every: int | None = 1
+    setting: str = ""
+
+
 class GradientTransform:
     """Base of the gradient transforms, also of a user's own, for `fit(transforms=[...])`; this one changes nothing.
 
@@ -119,6 +133,14 @@ class GradientTransform:
     def __call__(self, gradients: Gradients) -> Withheld | None:
         """Change the gradients in place, or say why there is no update."""
         return None
+
+    def window(self) -> UpdateWindow:
+        """Of how many mini-batches it lets an update be made."""
+        return UpdateWindow()
+
+    def kept(self) -> str:
+        """The gradients that it keeps for an update to come, as the beginning of a sentence; empty for none."""
+        return ""
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps. All ranks call it together."""
@@ -181,6 +203,16 @@ class TransformChain:
         """See `GradientTransform.settle`."""
         for transform in self._with_settle:
             transform.settle()
+
+    def window(self) -> UpdateWindow:
+        """See `GradientTransform.window`; the longest."""
+        return max(
+            (transform.window() for transform in self._transforms), key=lambda one: one.first, default=UpdateWindow()
+        )
+
+    def kept(self) -> str:
+        """See `GradientTransform.kept`."""
+        return "; ".join(kept for transform in self._transforms if (kept := transform.kept()))
 
     def observing(self, micro_batch: MicroBatch) -> AbstractContextManager[Any]:
         """See `GradientTransform.observing`; costs nothing where no transform observes."""

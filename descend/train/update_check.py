@@ -1,0 +1,246 @@
+"""Says what a run did not do: updates, trained parameters, callbacks whose time never comes.
+
+check_plan   before training: what the limits of the run rule out
+begin        where training begins, or goes on
+after_epoch  parameters that the optimizer does not update, because they were thawed or replaced meanwhile
+end          no update, updates that changed no weight, mini-batches whose gradient was kept for an update to come
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from descend.data.nested_fields import spread
+from descend.errors import ConfigurationError, warn
+from descend.runtime.checksums import bits_sum
+from descend.runtime.dtensor import is_sharded, local_shard
+from descend.train.algorithms import BatchedIterativeOptimizer
+from descend.train.optional_classes import is_averaging, is_kfac, is_schedule
+from descend.train.param_groups import options_of
+from descend.train.progress import Mode
+from descend.train.stopping import limit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from descend.optim.schedules import Schedule
+    from descend.train.run import Run
+    from descend.train.stopping import Stop
+
+__all__ = ["UpdateCheck"]
+
+_SHOWN = 3
+_LOOKS = 64  # at a schedule
+
+
+class UpdateCheck:
+    """Checks that a run trains what it was set to train. Nothing of it runs in a step.
+
+    Args:
+        run: The run.
+
+    Attributes:
+        last_withheld: Why the newest mini-batch that was skipped made no update.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._named = set[str]()  # parameters that were warned of
+        self._idle = set[int]()  # callbacks that were warned of, by their `id`
+        self.last_withheld = ""
+        self._only_evaluates = self._is_frozen = False
+        self._step, self._sums = 0, None
+
+    # ---- before training
+
+    def check_plan(self) -> None:
+        """Look for updates and callbacks that the limits of the run rule out.
+
+        Raises:
+            ConfigurationError: all mini-batches of the run together are too few for its first update.
+
+        Warns:
+            UserWarning: the run is to make no update; a callback acts for the first time after its end.
+        """
+        self._check_running_statistics()
+        stop = self._criterion()
+        if stop is None:
+            return
+        limit, window = limit_of(stop), self._run.transforms.window()
+        if 0 in limit:
+            self._only_evaluates = True
+            warn(f"stop={stop!r}: this run makes no update, it only evaluates")
+            return
+        feed = self._run.data.get(Mode.TRAIN)
+        per_epoch = None if feed is None else feed.steps_per_epoch
+        batches = None if limit.epochs is None or per_epoch is None else limit.epochs * per_epoch
+        if batches is not None and batches < window.first:
+            raise ConfigurationError(
+                f"{window.setting} makes no update in this run of {_counted(batches, 'mini-batch', 'es')} "
+                f"({_counted(limit.epochs or 0, 'epoch')} of {per_epoch:,}): set it to {batches:,} or less, or train "
+                "for longer"
+            )
+        steps, epochs = limit
+        if window.every is not None and per_epoch:
+            steps = _least(steps, None if epochs is None else epochs * per_epoch // window.every)
+            epochs = _least(epochs, None if steps is None else -(-steps * window.every // per_epoch))
+        self._check_beginnings({"updates": steps, "epochs": epochs})
+        if steps:
+            self._check_schedules(steps)
+
+    def _check_beginnings(self, most: Mapping[str, int | None]) -> None:
+        for callback in self._run.callbacks.all:
+            beginning = callback.beginning
+            if beginning is None or (limit := most[beginning.unit]) is None or limit >= beginning.after:
+                continue
+            self._idle.add(id(callback))
+            warn(
+                f"{type(callback).__name__}: {beginning.setting} has no effect, it acts for the first time after "
+                f"{_counted(beginning.after, beginning.unit[:-1])} and this run ends after {limit:,}"
+            )
+
+    def _check_schedules(self, steps: int) -> None:
+        """Warn of a rate that has its highest value in the last update: the warm-up is longer than the run."""
+        for schedule in {id(one): one for one in self._schedules()}.values():
+            before = [schedule(step) for step in spread(max(steps - 1, 1), _LOOKS).tolist()]
+            if max(before) < schedule(steps - 1) < schedule(steps):
+                warn(
+                    f"the learning rate still rises in the last of {_counted(steps, 'update')}, from "
+                    f"{schedule(0):.3g} to {schedule(steps - 1):.3g}: the warm-up of {schedule} is longer than the run"
+                )
+
+    def _schedules(self) -> list[Schedule]:
+        return [one for group in self._run.optimizer.param_groups if is_schedule(one := group.get("schedule"))]
+
+    def _check_running_statistics(self) -> None:
+        """Warn where running statistics are of other weights than those that are evaluated."""
+        rules = [group.get("rule") for group in self._run.optimizer.param_groups]
+        averaging = [type(rule).__name__ for rule in rules if is_averaging(rule)]
+        layers = [name for name, _ in self._run.task.module.named_buffers() if name.endswith("running_mean")]
+        if averaging and layers:
+            more = f" and {len(layers) - 1} more are" if len(layers) > 1 else " is"
+            warn(
+                f"{averaging[0]} is evaluated at an average of the weights, and '{layers[0]}'{more} of the weights in "
+                "training; for statistics of the average call torch.optim.swa_utils.update_bn(loader, result.module) "
+                "after the run"
+            )
+
+    def _criterion(self) -> Stop | None:
+        """The criterion of one pass of mini-batch descent; None for algorithms that train in another way."""
+        algorithm = self._run.config.algorithm
+        inner = algorithm.first_order_optimizer if is_kfac(algorithm) else algorithm
+        return inner.stopping(self._run.epochs or 0) if isinstance(inner, BatchedIterativeOptimizer) else None
+
+    # ---- while it trains
+
+    def begin(self) -> None:
+        """Note where training begins: the count of updates and the weights."""
+        self._step, self._sums = self._run.state.step, self._sums_of_trained()
+
+    def after_epoch(self) -> None:
+        """Warn of parameters that require a gradient and that the optimizer does not update, each once."""
+        held = options_of(self._run.optimizer, "lr")
+        named = list(self._run.task.module.named_parameters())
+        idle = [name for name, p in named if p.requires_grad and id(p) not in held and name not in self._named]
+        if idle:
+            self._named.update(idle)
+            more = f" and {len(idle) - _SHOWN} more" if len(idle) > _SHOWN else ""
+            warn(
+                f"{', '.join(map(repr, idle[:_SHOWN]))}{more}: not updated by the optimizer, because a callback thawed "
+                "or replaced it within the run: end the run there and call fit again, which trains what requires a "
+                "gradient"
+            )
+        if held and not self._is_frozen and not any(p.requires_grad and id(p) in held for _, p in named):
+            self._is_frozen = True
+            warn("no weights are trained any more: a callback froze or replaced all of them within the run")
+
+    # ---- after training
+
+    def end(self, reason: str) -> str:
+        """Warn of what had no effect.
+
+        Args:
+            reason: Why training ended.
+
+        Returns:
+            The reason, which says so where no update was made.
+        """
+        run = self._run
+        self.after_epoch()
+        if run.state.step == 0:
+            cause = self._cause()
+            if not self._only_evaluates:
+                warn(f"no update was made, and all weights are what they were: {cause}")
+            return f"{reason}, without an update: {cause}"
+        if kept := run.transforms.kept():
+            run.say(f"{kept} and make no update, unless the run is continued")
+        if run.state.step > self._step and self._is_unchanged():
+            warn(
+                f"{_counted(run.state.step - self._step, 'update')} changed no weight: look at the learning rate "
+                f"({_rates(run.optimizer)} at the end), at what makes gradients 0, and at the precision of the weights"
+            )
+        self._check_monitors()
+        for callback in run.control.evaluated.not_begun():
+            if id(callback) not in self._idle:
+                warn(
+                    f"{type(callback).__name__} had no effect: no weights were averaged before the run ended after "
+                    f"{_counted(run.state.step, 'update')} and {_counted(run.state.epochs_done, 'epoch')}"
+                )
+        return reason
+
+    def _check_monitors(self) -> None:
+        """Warn of callbacks that choose the best epoch by what was never a number."""
+        for callback in self._run.callbacks.all:
+            if (monitored := callback.monitored) is None:
+                continue
+            mode, _, name = monitored.metric.partition("/")
+            values = [row.get(name) for row in self._run.state.history if row["mode"] == mode]
+            if not any(isinstance(value, (int, float)) and not math.isnan(value) for value in values):
+                warn(
+                    f"{type(callback).__name__}: '{monitored.metric}' was a number after none of "
+                    f"{_counted(self._run.state.epochs_done, 'epoch')}, so no epoch was chosen as the best"
+                )
+
+    def _cause(self) -> str:
+        run = self._run
+        if not run.state.training.samples:
+            return "no mini-batch was trained on"
+        skipped = sum(int(row.get("skipped_steps", 0)) for row in run.state.history if row["mode"] == Mode.TRAIN)
+        if skipped:
+            last = f", the last one because of this: {self.last_withheld}" if self.last_withheld else ""
+            return f"{_counted(skipped, 'mini-batch', 'es')} skipped{last}"
+        return run.transforms.kept() or "no mini-batch was complete"
+
+    def _is_unchanged(self) -> bool:
+        """Whether all weights have the bits that they began with, on all ranks that share them."""
+        now = self._sums_of_trained()
+        if self._sums is None or now is None or now.shape != self._sums.shape:
+            return False
+        changed = (now != self._sums).any().double().reshape(1).cpu()
+        if any(is_sharded(p) for p in self._run.parameters.values()):
+            own = self._run.communicator
+            changed = own.all_reduce(changed.to(own.agreements)).cpu()
+        return not changed.item()
+
+    def _sums_of_trained(self) -> torch.Tensor | None:
+        """Sums of the bits of what the optimizer updates; the host does not wait for a device."""
+        sums = [bits_sum(local_shard(p)) for p in self._run.control.trained.values()]
+        if len({one.device for one in sums}) > 1:
+            sums = [one.cpu() for one in sums]
+        return torch.stack(sums) if sums else None
+
+
+def _least(*values: int | None) -> int | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _counted(count: int, what: str, plural: str = "s") -> str:
+    return f"{count:,} {what}{plural * (count != 1)}"
+
+
+def _rates(optimizer: torch.optim.Optimizer) -> str:
+    rates = {f"{float(group['lr']):g}" for group in optimizer.param_groups if "lr" in group}
+    return " and ".join(sorted(rates)) or "an unknown value"
