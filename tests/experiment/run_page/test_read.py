@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, StorageError
 from descend.experiment.run_page.read import is_run_directory, read_run, stamp
 
 ROWS = [
@@ -29,7 +29,7 @@ def folder(tmp_path):
 
 def test_a_run_is_read_without_its_restarts_and_half_a_line(folder):
     run = read_run(folder)
-    assert len(run.rows) == 3
+    assert run.metrics[0].last["train"]["step"] == 20
     assert run.restarts == (10,)
     assert run.warnings == {"a": 2, "b": 1}
     assert run.checkpoints == ("step-9", "step-10", "step-100")
@@ -66,9 +66,10 @@ def test_a_run_that_a_process_owns_is_under_way_and_a_stale_owner_is_none(folder
 def test_a_damaged_description_leaves_the_rows(folder, text):
     (folder / "run.json").write_text(text)
     run = read_run(folder)
-    assert len(run.rows) == 3
-    assert run.trainers == 1
-    assert run.end == {}
+    assert run.metrics[0].last["validation"]["objective"] == 1.5
+    assert not run.has_several
+    assert run.facts.exit_code is None
+    assert any("run.json" in problem for problem in run.problems)
 
 
 def test_several_trainers_have_their_rows_together(tmp_path):
@@ -78,7 +79,7 @@ def test_several_trainers_have_their_rows_together(tmp_path):
         row = {"mode": "train", "epoch": 1, "step": 5, "objective": float(number)}
         (tmp_path / f"trainer{number}" / "metrics.jsonl").write_text(json.dumps(row))
     run = read_run(tmp_path)
-    assert run.trainers == 2
+    assert run.trainers == [0, 1]
     assert run.series("objective", "train", 1) == [(5.0, 1.0)]
 
 
@@ -90,7 +91,8 @@ def test_weights_are_named_from_the_header_of_the_newest_checkpoint(folder):
     torch.save_file({"w": tensors.zeros(2, 3), "b": tensors.zeros(())}, file)
     assert sorted(read_run(folder).weights) == [("b", (), "F32"), ("w", (2, 3), "F32")]
     file.write_bytes(b"\xff" * 20)
-    assert read_run(folder).weights == []
+    with pytest.raises(StorageError, match=r"step-100/weights.safetensors cannot be read: its header has"):
+        _ = read_run(folder).weights
 
 
 def test_the_stamp_changes_with_every_row(folder):
