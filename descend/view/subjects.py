@@ -131,7 +131,7 @@ def home_page(shown: Sequence[Subject], live: Live) -> str:
     background.
     """
     runs = {one.name: one.reader for one in shown if not one.is_study}
-    late = [reader for reader in runs.values() if not reader.advance(_AT_ONCE // len(runs))]
+    late = [reader for reader in runs.values() if not reader.advance_if_near(_AT_ONCE // len(runs))]
     _BACKGROUND.read(late)
     glances = {name: reader.glance() for name, reader in runs.items()}
     links = Links("Runs and studies", tuple((f"item/{place}/", _said(one, glances)) for place, one in enumerate(shown)))

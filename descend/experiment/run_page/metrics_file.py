@@ -137,6 +137,15 @@ class MetricsFile:
         """Whether the last line has no end yet."""
         return bool(self._rest)
 
+    @property
+    def unread_bytes(self) -> int:
+        """How much longer the file is than what was read; all of it where it is another one."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return 0
+        return found.st_size - (self._offset if (found.st_dev, found.st_ino) == self._seen[:2] else 0)
+
     def glance(self) -> tuple[RunMetrics, bool]:
         """The metrics of the first and the last rows of a file that was not read to its end, and whether it was."""
         try:

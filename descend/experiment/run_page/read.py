@@ -377,6 +377,15 @@ class RunReader:
             self.is_whole = all(ended)
             return self.is_whole
 
+    def advance_if_near(self, most: int) -> bool:
+        """Read all new rows if these have at most so many bytes; whether there are none now."""
+        with self._lock:
+            self._open()
+            if sum(file.unread_bytes for file in self._files.values()) > most:
+                self.is_whole = False
+                return False
+        return self.advance(most)
+
     def _advance(self, file: MetricsFile, at_most: int) -> bool:
         before = file.metrics
         done = file.advance(at_most)
