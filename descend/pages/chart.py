@@ -295,6 +295,7 @@ def _extent(chart: Chart, which: int) -> tuple[float, float]:
     ends = axis.limits or (min(values, default=0.0), max(values, default=1.0))
     low, high = (max(-LARGEST, min(end, LARGEST)) for end in ends)
     if axis.log:
+        low, high = (max(end, 1 / LARGEST) for end in (low, high))
         factor = math.exp(0.04 * (math.log(high) - math.log(low))) if high > low else 2.0
         return max(low / factor, 0.1 / LARGEST), min(high * factor, 10 * LARGEST)
     room = (high - low) * 0.04 or abs(high) * 0.5 or 0.5

@@ -54,7 +54,9 @@ def read(run_dir: Path) -> Rounds:
                 _add(rounds, line, f"line {number}: ")
         for row in (row for rows in rounds for row in rows.values()):
             if row["trainer"] not in rounds[0] or row["took"] not in (None, *rounds[0]):
-                raise ValueError(f"exchange {row['round']}: trainer {row['trainer']} or took {row['took']} is no trainer")
+                raise ValueError(
+                    f"exchange {row['round']}: trainer {row['trainer']} or took {row['took']} is no trainer"
+                )
     except (FileNotFoundError, NotADirectoryError):
         raise StorageError(
             f"{path} does not exist: {run_dir} is not the directory of a run with several trainers"

@@ -170,8 +170,8 @@ class RunMetrics:
     def problems(self) -> list[str]:
         """What was left out, in sentences."""
         lines, values = self._lines, self._values
-        found = [f"{lines.count:,} of {self.lines:,} lines are left out, the first because of {lines.first}"]
-        more = [f"{values.count:,} values are left out, the first because of {values.first}"]
+        found = [f"{lines.count:,} of {self.lines:,} lines are left out; the first is {lines.first}"]
+        more = [f"{values.count:,} values are left out; the first is in {values.first}"]
         return (found if lines.count else []) + (more if values.count else [])
 
     def add_line(self, line: bytes) -> None:
