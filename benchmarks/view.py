@@ -24,7 +24,8 @@ from pathlib import Path
 
 NAIVE = """
 import json, pathlib, sys
-rows = [[json.loads(line) for line in path.open()] for path in sorted(pathlib.Path(sys.argv[1]).glob("*/metrics.jsonl"))]
+files = sorted(pathlib.Path(sys.argv[1]).glob("*/metrics.jsonl"))
+rows = [[json.loads(line) for line in path.open()] for path in files]
 print(sum(map(len, rows)), flush=True)
 sys.stdin.read()
 """

@@ -17,6 +17,7 @@ import tempfile
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -54,9 +55,6 @@ def _drawn(specs: Sequence[Mapping[str, Any]], labels: Sequence[str], seconds: f
     for spec in specs:
         json.dumps(spec, allow_nan=False)
     return [""] * len(labels), ""
-
-
-html.drawn_or_nothing = _drawn
 
 
 def _rows(offset: float = 0.0) -> list[dict[str, Any]]:
@@ -217,7 +215,7 @@ def attempt(draw: random.Random) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     for path in draw.sample(files, draw.choice((1, 1, 1, 2, 3))):
         mutate_file(path, draw, {".jsonl": _lines, ".json": _document})
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), patch.object(html, "drawn_or_nothing", _drawn):
         warnings.simplefilter("ignore")
         (_use_study if kind == "study" else _use_run)(folder, draw)
 

@@ -113,7 +113,7 @@ def test_figures_are_drawn_when_they_are_asked_for_and_once(tmp_path, undrawn):
     with served(tmp_path) as server:
         text = server.answer("")[1]
         assert undrawn == []
-        first, second, third = sources(text)
+        first, *_ = sources(text)
         for _ in range(2):
             assert "<svg>" in server.answer(f"figure/{first}")[1]
         assert undrawn == ["Objective function"]

@@ -25,7 +25,7 @@ from descend.errors import ConfigurationError, nearest
 from descend.rule_index import rules
 from descend.study.design.parameter_roles import check_roles
 from descend.study.design.schedules import check_schedule
-from descend.study.design.space import Dimension, dimension, log, plain
+from descend.study.design.space import KINDS, Dimension, dimension, log, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,8 +53,12 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _is_dimension(value: dict[str, Any]) -> bool:
-    return len(value) == 1 and isinstance(next(iter(value.values())), (list, tuple))
+def _is_dimension(value: Mapping[str, Any]) -> bool:
+    """Whether a table is a range or a choice, or was meant as one, and no table of settings."""
+    inner = list(value.values())
+    if len(inner) == 1 and isinstance(inner[0], (list, tuple)):
+        return True
+    return bool(value) and set(value) <= set(KINDS) and not any(isinstance(one, Mapping) for one in inner)
 
 
 @dataclass(frozen=True)
@@ -285,6 +289,7 @@ def _close(name: object, known: Iterable[str]) -> str:
     return nearest(name, known) if isinstance(name, str) else ""
 
 
+_RANGE = "a range such as descend.study.log(1e-3, 1) or {'log': [1e-3, 1]}"
 _ALL_PARTS = 4
 _ANY = log(0.5, 1.0)  # in place of a dimension that is none, so that what else is wrong is found with it
 
@@ -329,6 +334,8 @@ def _is_settings(value: Any, name: str, problems: list[str]) -> bool:
                 return False
             if isinstance(one, Mapping):
                 inner.append((f"{place}[{key!r}]", one))
+            if isinstance(one, Mapping) and not one and name == "space":
+                problems.append(f"{place}[{key!r}] must be {_RANGE}, got {{}}")
     return True
 
 
@@ -343,7 +350,6 @@ def _dimensions(space: Mapping[str, Any], problems: list[str]) -> dict[str, Dime
         try:
             made[name] = dimension(one)
         except ConfigurationError as error:
-            what = "a range such as descend.study.log(1e-3, 1) or {'log': [1e-3, 1]}"
-            problems.append(f"space[{name!r}] must be {what}, got {shown(one)}: {error}")
+            problems.append(f"space[{name!r}] must be {_RANGE}, got {shown(one)}: {error}")
             made[name] = _ANY
     return made

@@ -90,7 +90,7 @@ def cut_in_place(path):
 def replaced(path):
     other = path.with_name("other")
     other.write_text("".join(row(step, 3.0) for step in range(1, 301)))
-    os.replace(other, path)
+    other.replace(path)
 
 
 def rewritten_in_place(path):
