@@ -116,8 +116,7 @@ def compare(
         ConfigurationError: everything that is wrong, before anything runs.
     """
     require(_argument_problems(model, metric, metrics, targets, trials, shortlist, executor))
-    over_classes = isinstance(loss, _CLASSES) or (isinstance(loss, str) and loss in ("cross_entropy", "nll"))
-    measured = dict(metrics if metrics is not None else {"accuracy": "accuracy"} if over_classes else {})
+    measured = dict(metrics if metrics is not None else {"accuracy": "accuracy"} if _is_over_classes(loss) else {})
     task = StudyTask(model, loss, **_splits(data), metrics=measured, targets=targets)
     fields = {
         "workload": task,
@@ -136,6 +135,10 @@ def compare(
     }
     study = _study_of(fields, arms, trials, shortlist)
     return run_study(study, directory, executor=executor, said=said)
+
+
+def _is_over_classes(loss: Any) -> bool:
+    return isinstance(loss, _CLASSES) or (isinstance(loss, str) and loss in ("cross_entropy", "nll"))
 
 
 def _argument_problems(

@@ -142,7 +142,7 @@ def home_page(shown: Sequence[Subject], live: Live) -> str:
     return page("Runs and studies", made, reason=reason, live=live)
 
 
-class _Background:
+class _RunLoader:
     """A thread that reads the rows of runs while there are some."""
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ class _Background:
                 self._waiting.popleft()
 
 
-_BACKGROUND = _Background()
+_BACKGROUND = _RunLoader()
 
 
 def _said(one: Subject, glances: Mapping[str, RunGlance]) -> str:

@@ -386,12 +386,3 @@ def test_arguments_of_any_type_are_taken_or_refused_in_our_words(name, tmp_path,
         more = {"directory": f"study{place}"} if name != "directory" else {}
         with contextlib.suppress(DescendError):
             descend.compare(**{**given, **more, name: value})
-
-
-def test_what_no_file_can_hold_is_named_before_anything_runs(tmp_path):
-    arms = {"a": Arm("torch.optim:SGD", {"lr": log(0.1, 1)}, {"hook": object(), "foreach": None})}
-    with pytest.raises(
-        ConfigurationError, match=r"arms\.a: fixed\['hook'\] must be a number, a text.*got <object"
-    ) as error:
-        compare(arms, directory=tmp_path / "study")
-    assert len(error.value.problems) == 1

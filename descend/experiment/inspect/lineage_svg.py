@@ -68,7 +68,7 @@ def read(run_dir: Path) -> Rounds:
     return rounds
 
 
-class _Row(BaseModel):
+class _ExchangeRow(BaseModel):
     """A row of `tournament.jsonl`; what else it may have is not drawn."""
 
     model_config = ConfigDict(strict=True)
@@ -91,7 +91,7 @@ def _add(rounds: Rounds, line: bytes, where: str) -> None:
         ValueError: it is none, or of an exchange that does not follow on those before it.
     """
     try:
-        row = _Row.model_validate_json(line)
+        row = _ExchangeRow.model_validate_json(line)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))

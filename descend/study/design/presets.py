@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from descend.arguments import shown
-from descend.errors import ConfigurationError, nearest
+from descend.arguments import check_choice, require
 from descend.study.design.arm import Arm, arm
 from descend.study.design.space import choice, log, one_minus_log
 from descend.study.design.study import Study, Target
@@ -127,7 +126,5 @@ def preset(name: str, workload: Any, **given: Any) -> Study:
     Raises:
         ConfigurationError: there is no such design.
     """
-    if not isinstance(name, str) or name not in PRESETS:
-        close = nearest(name, PRESETS) if isinstance(name, str) else ""
-        raise ConfigurationError(f"there is no preset {shown(name)}{close or ';'} there are {', '.join(PRESETS)}")
+    require(check_choice("name of a preset", name, PRESETS))
     return PRESETS[name](workload, **given)

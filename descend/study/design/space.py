@@ -51,7 +51,8 @@ class Dimension:
             raise ConfigurationError(f"{{ {_bare(self.kind)} = {shown(list(self.options))} }}: {problem}")
 
     def _problem(self) -> str | None:
-        if not isinstance(self.kind, str) or self.kind not in KINDS:
+        kind: Any = self.kind
+        if not isinstance(kind, str) or kind not in KINDS:
             return f"there is no such kind{nearest(_bare(self.kind), KINDS) or ';'} there are {', '.join(KINDS)}"
         if self.kind == "choice":
             distinct = len({_described(option) for option in self.options})

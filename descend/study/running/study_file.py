@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from descend.arguments import require, shown
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError
 from descend.filenames import regular_file
+from descend.runtime.json_object import without_repeats
 from descend.runtime.run_directory import write_beside
 from descend.study.design.study import Study, make_study
 from descend.study.design.workload import RecordedWorkload, check_form
@@ -74,7 +75,8 @@ class StudyFile:
             StorageError: it is damaged.
         """
         try:
-            found = json.loads(regular_file(self.file).read_text(encoding="utf-8"))
+            text = regular_file(self.file).read_text(encoding="utf-8")
+            found = json.loads(text, object_pairs_hook=without_repeats)
             whole = {name: _of_kind(found[name], kind) for name, kind in _PARTS.items()}
             for amendment in whole["amendments"]:
                 for pair in _of_kind(amendment, dict).values():
