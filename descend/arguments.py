@@ -194,7 +194,7 @@ def check_string(
 def check_path(name: str, value: object, *, also: Sequence[object] = (), remedy: str = "") -> str | None:
     """The problem with an argument that must name a file or a directory."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if (isinstance(path, str) and path and "\0" not in path) or _among(value, also):
+    if (isinstance(path, str) and path and "\0" not in path and _is_encodable(path)) or _among(value, also):
         return None
     return _problem(name, "a str or a Path", value, also, remedy)
 
@@ -301,6 +301,14 @@ def _bounds(*limits: tuple[str, float | None]) -> str:
 
 def _among(value: object, allowed: Sequence[object]) -> bool:
     return any(value is one or (type(value) is type(one) and value == one) for one in allowed)
+
+
+def _is_encodable(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _has_control(text: str) -> bool:

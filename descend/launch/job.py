@@ -5,20 +5,42 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from descend.arguments import check_each, check_integer, check_number, check_string, collect, require
+from descend.arguments import (
+    check_each,
+    check_instance,
+    check_integer,
+    check_number,
+    check_string,
+    collect,
+    require,
+    shown,
+)
 from descend.display import printable
 from descend.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["LEAD_SECONDS", "NODE_LOCAL", "Job", "JobArray", "clock", "lines", "require_unset"]
+__all__ = [
+    "LEAD_SECONDS",
+    "NODE_LOCAL",
+    "Job",
+    "JobArray",
+    "check_environment",
+    "check_words",
+    "clock",
+    "lines",
+    "quoted",
+    "require_unset",
+]
 
 NODE_LOCAL = ("/tmp", "/dev/shm", "/var/tmp")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # of a variable
 LEAD_SECONDS = 120  # this long before its time limit a job gets a signal; the run saves and the job is requeued
 
 
@@ -116,9 +138,9 @@ class Job:
     def _words(self) -> list[str]:
         """Strings that a job script or a scheduler's command line would not pass on unchanged."""
         named = {name: getattr(self, name) for name in ("job_name", "partition", "account", "reservation")}
-        named["work_dir"] = str(self.work_dir)
         return collect(
-            *(check_string(name, text, empty=False, one_line=True, also=(None,)) for name, text in named.items()),
+            check_words({**named, "work_dir": str(self.work_dir)}),
+            check_environment(self.environment),
             check_each("launcher_args", self.launcher_args, _argument, f"a list of strings such as {self._split()}"),
         )
 
@@ -149,7 +171,40 @@ class Job:
         return problems
 
 
-def _quoted(word: str) -> str:
+def check_words(named: Mapping[str, object]) -> list[str]:
+    """The problem with each value that a line of a script, or a scheduler's command line, would not pass on unchanged.
+
+    Args:
+        named: Values by the names that users know them by; None where not given.
+    """
+    return collect(check_string(name, text, empty=False, one_line=True, also=(None,)) for name, text in named.items())
+
+
+def check_environment(given: object) -> list[str]:
+    """The problem with each environment variable that no script can set.
+
+    Args:
+        given: Values by name.
+    """
+    if not isinstance(given, Mapping):
+        return collect(check_instance("environment", given, Mapping, "a mapping from names of variables to values"))
+    variables = cast("Mapping[Any, Any]", given)
+    names = [name for name in variables if not (isinstance(name, str) and _NAME.fullmatch(name))]
+    cut = [name for name, value in variables.items() if not _is_storable(str(value))]
+    return [
+        *(f"environment: {shown(name)} is not a name of a variable" for name in names),
+        *(f"environment[{shown(name)}] must be text without NUL and lone surrogates" for name in cut),
+    ]
+
+
+def _is_storable(value: str) -> bool:
+    try:
+        return b"\0" not in value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+
+
+def quoted(word: str) -> str:
     """A word of a bash command; bytes of characters that a terminal would obey are written as escapes."""
     if printable(word, keep="\n\t") == word:
         return shlex.quote(word)
@@ -173,14 +228,14 @@ def lines(job: Job, header: Sequence[str], meeting: Sequence[str], starter: Sequ
         starter: The program that starts the ranks, with its arguments.
         after: Commands that follow, where `status` is the exit code.
     """
-    exports = [f"export {_name(name)}={_quoted(str(value))}" for name, value in job.environment.items()]
-    launch = " ".join(map(_quoted, [*starter, *job.launcher_args, *job.command]))
+    exports = [f"export {name}={quoted(str(value))}" for name, value in job.environment.items()]
+    launch = " ".join(map(quoted, [*starter, *job.launcher_args, *job.command]))
     return "\n".join(
         [
             "#!/bin/bash",
             *header,
             "",
-            f"cd {_quoted(str(job.work_dir))}",
+            f"cd {quoted(str(job.work_dir))}",
             "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
             *exports,
             *meeting,
@@ -197,12 +252,6 @@ def lines(job: Job, header: Sequence[str], meeting: Sequence[str], starter: Sequ
 
 def _argument(name: str, value: object) -> str | None:
     return check_string(name, value, one_line=True)
-
-
-def _name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_]\w*", name):
-        raise ConfigurationError(f"environment: {name!r} is not a name of a variable")
-    return name
 
 
 def clock(minutes: float) -> str:

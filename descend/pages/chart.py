@@ -17,9 +17,10 @@ from descend.display import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["Axis", "Chart", "Line", "vega_lite"]
+__all__ = ["LARGEST", "Axis", "Chart", "Line", "vega_lite"]
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+LARGEST = 1e300  # that is drawn: the distance of two numbers up to here is one, too, also for Vega
 WIDTH, HEIGHT = 380, 210  # pixels: all of the picture; within the axes. On wide pages it is enlarged
 
 # A contrast of at least 3:1 on #ffffff and on #15181d, which WCAG 2.2 asks of graphics (success criterion 1.4.11).
@@ -51,7 +52,7 @@ class Axis:
 
     def shows(self, value: float) -> bool:
         """Whether a value has a place on it."""
-        return math.isfinite(value) and (value > 0 or not self.log)
+        return abs(value) <= LARGEST and (value >= 1 / LARGEST or not self.log)
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Line:
 
     Attributes:
         name: In the legend; "" for a single series that needs none.
-        points: (x, y); what is not finite is left out.
+        points: (x, y); what is not finite, or beyond `LARGEST`, is left out.
         band: (x, low, high) around it.
         joined: Whether points are joined.
         marked: Whether points are drawn.
@@ -291,10 +292,12 @@ def _extent(chart: Chart, which: int) -> tuple[float, float]:
         else:
             values += [end for _, low, high in line.band for end in (low, high) if axis.shows(end)]
             values += [end for _, low, _, high in line.bars for end in (low, high) if axis.shows(end)]
-    low, high = axis.limits or (min(values, default=0.0), max(values, default=1.0))
+    ends = axis.limits or (min(values, default=0.0), max(values, default=1.0))
+    low, high = (max(-LARGEST, min(end, LARGEST)) for end in ends)
     if axis.log:
-        factor = (high / low) ** 0.04 if high > low else 2.0
-        return low / factor, high * factor
+        low, high = (max(end, 1 / LARGEST) for end in (low, high))
+        factor = math.exp(0.04 * (math.log(high) - math.log(low))) if high > low else 2.0
+        return max(low / factor, 0.1 / LARGEST), min(high * factor, 10 * LARGEST)
     room = (high - low) * 0.04 or abs(high) * 0.5 or 0.5
     return low - room, high + room
 
@@ -318,13 +321,13 @@ def _axis(axis: Axis, extent: tuple[float, float]) -> dict[str, Any]:
 
 def _ratios(low: float, high: float) -> list[float]:
     """Powers of ten, and 2 and 5 times these where there is room; Vega would draw a line for each 1, 2, ..., 9."""
-    decades = math.log10(high / low)
+    decades = math.log10(high) - math.log10(low)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     factors = (1,) if decades > 2.5 else (1, 2, 5) if decades > 0.7 else (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)
     found = [float(f"{factor * 10.0**power:.3g}") for power in powers for factor in factors]
     found = [tick for tick in found if low <= tick <= high]
     if len(found) < 2:
-        return [float(f"{low * (high / low) ** part:.3g}") for part in (0.1, 0.5, 0.9)]
+        return [float(f"{low * 10 ** (decades * part):.3g}") for part in (0.1, 0.5, 0.9)]
     return found[:: -(-len(found) // 7)]
 
 

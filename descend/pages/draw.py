@@ -12,6 +12,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
@@ -32,8 +33,9 @@ import vl_convert
 for line in sys.stdin.buffer:
     print(json.dumps(vl_convert.vegalite_to_svg(line.decode(), vl_version="{_VERSION}")), flush=True)
 """
-_REMEMBERED = 256  # pictures, about 20 KB each
-_drawn: OrderedDict[str, str] = OrderedDict()
+_REMEMBERED = 16_000_000  # characters of pictures, which have 20,000 each, and more where they have many series
+_drawn: OrderedDict[bytes, str] = OrderedDict()
+_using = threading.Lock()  # of the pictures that are remembered, not of drawing
 
 
 def is_installed() -> bool:
@@ -55,13 +57,21 @@ def draw(specs: Sequence[Mapping[str, Any]], labels: Sequence[str] = (), *, seco
     if not is_installed():
         raise Unsupported(MISSING)
     texts = [json.dumps(spec, sort_keys=True, allow_nan=False) for spec in specs]
-    missing = [text for text in dict.fromkeys(texts) if text not in _drawn]
-    if missing:
-        _drawn.update(zip(missing, _converted(missing, seconds), strict=True))
-    found = [_drawn[text] for text in texts]
-    while len(_drawn) > _REMEMBERED:
-        _drawn.popitem(last=False)
-    return [_labelled(svg, label) for svg, label in zip(found, labels or [""] * len(found), strict=True)]
+    names = [hashlib.sha256(text.encode()).digest() for text in texts]
+    with _using:
+        found = {name: _drawn[name] for name in names if name in _drawn}
+    if missing := {name: text for name, text in zip(names, texts, strict=True) if name not in found}:
+        made = dict(zip(missing, _converted([*missing.values()], seconds), strict=True))
+        found |= made
+        _remember(made)
+    return [_labelled(found[name], label) for name, label in zip(names, labels or [""] * len(names), strict=True)]
+
+
+def _remember(made: Mapping[bytes, str]) -> None:
+    with _using:
+        _drawn.update(made)
+        while sum(map(len, _drawn.values())) > _REMEMBERED:
+            _drawn.popitem(last=False)
 
 
 def drawn_or_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import re
 from dataclasses import dataclass, replace
@@ -14,14 +15,14 @@ from markupsafe import Markup
 
 from descend.display import printable
 from descend.pages.chart import vega_lite
-from descend.pages.draw import drawn_or_nothing
+from descend.pages.draw import MISSING, drawn_or_nothing, is_installed
 from descend.pages.legend import LegendEntry, split_legend
-from descend.pages.parts import Figure, Section, Table
+from descend.pages.parts import DeferredFigure, Figure, Section, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["Live", "Numbered", "number", "page", "text_with_code"]
+__all__ = ["Live", "Numbered", "figure_body", "number", "page", "text_with_code"]
 
 _HERE = Path(__file__).parent
 
@@ -37,14 +38,16 @@ class Numbered:
         svg: Of a figure: the drawing; "" where it was not drawn.
         legend: Of a figure with several series: these, for buttons on a page.
         without_legend: The drawing without the legend, where the page has buttons in its place.
+        source: Of a figure of a page that is served: the address of what stands under its title.
     """
 
-    part: Table | Figure
+    part: Table | Figure | DeferredFigure
     number: int
     spec: dict[str, Any] | None = None
     svg: str = ""
     legend: tuple[LegendEntry, ...] = ()
     without_legend: str = ""
+    source: str = ""
 
     @property
     def kind(self) -> str:
@@ -59,36 +62,77 @@ class Numbered:
         return f"{self.kind.lower()}-{self.number:02d}-{words}".rstrip("-")
 
 
-def number(sections: Iterable[Section], *, charts: bool = True, seconds: float = 120.0) -> tuple[list[Section], str]:
+def number(
+    sections: Iterable[Section], *, charts: bool = True, seconds: float = 120.0, live: Live | None = None
+) -> tuple[list[Section], str]:
     """Sections with their tables and figures numbered, and why figures were not drawn, or "".
 
     Args:
         sections: Of a page. Figures that would show nothing are left out.
         charts: Whether figures are drawn.
         seconds: The longest time that drawing may take.
+        live: Of a page that is served; where it takes offers, figures are offered and drawn when they are asked for.
     """
     kept = [
         replace(section, parts=tuple(part for part in section.parts if not _is_empty(part))) for section in sections
     ]
-    figures = [part for section in kept for part in section.parts if isinstance(part, Figure)]
+    figures = [part for section in kept for part in section.parts if isinstance(part, (Figure, DeferredFigure))]
+    if live is not None and live.offer is not None and charts:
+        reason = "" if is_installed() or not figures else MISSING
+        ready = iter([_offered(part, place, live, drawn=not reason) for place, part in enumerate(figures, 1)])
+    else:
+        made = [part.make() if isinstance(part, DeferredFigure) else part for part in figures]
+        shown, reason = _drawn(made, charts=charts, seconds=seconds)
+        ready = iter(shown)
+    tables = iter(range(1, sum(len(section.parts) for section in kept) + 1))
+
+    def numbered(part: Any) -> Any:
+        if isinstance(part, (Figure, DeferredFigure)):
+            return next(ready)
+        return Numbered(part, next(tables)) if isinstance(part, Table) else part
+
+    return [replace(section, parts=tuple(map(numbered, section.parts))) for section in kept], reason
+
+
+def _drawn(figures: Sequence[Figure], *, charts: bool, seconds: float) -> tuple[list[Numbered], str]:
+    """Figures with their drawings."""
     specs = [{"title": None, "description": printable(part.title), **vega_lite(part.chart)} for part in figures]
     drawn, reason = [""] * len(specs), ""
     if charts and figures:
         drawn, reason = drawn_or_nothing(specs, [part.title for part in figures], seconds)
-    ready = iter(zip(specs, drawn, strict=True))
-    counts = {Table: 0, Figure: 0}
-
-    def numbered(part: Any) -> Any:
-        if not isinstance(part, (Table, Figure)):
-            return part
-        counts[type(part)] += 1
-        if isinstance(part, Table):
-            return Numbered(part, counts[Table])
-        spec, svg = next(ready)
+    made: list[Numbered] = []
+    for part, spec, svg in zip(figures, specs, drawn, strict=True):
         shown, legend = split_legend(svg, spec)
-        return Numbered(part, counts[Figure], spec, svg, legend, shown)
+        made.append(Numbered(part, len(made) + 1, spec, svg, legend, shown))
+    return made, reason
 
-    return [replace(section, parts=tuple(map(numbered, section.parts))) for section in kept], reason
+
+def _offered(part: Figure | DeferredFigure, place: int, live: Live, *, drawn: bool) -> Numbered:
+    """A figure that a browser asks for."""
+    if not drawn or live.offer is None:
+        return Numbered(part, place)
+    if isinstance(part, DeferredFigure):
+        version, make = part.version, part.make
+    else:
+        version, make = repr(part), lambda: part
+    name = hashlib.sha256(f"{part.title}\0{version}".encode(errors="replace")).hexdigest()[:24]
+    live.offer(name, make)
+    return Numbered(part, place, source=f"figure/{name}/{place}")
+
+
+def figure_body(make: Callable[[], Figure], seconds: float = 120.0) -> Callable[[int], str]:
+    """Draw a figure that was offered.
+
+    Returns:
+        From its number on a page to the HTML of what stands under its title.
+    """
+    figure = make()
+    if figure.chart.is_empty:
+        return lambda number: '<p class="notice">There is nothing to draw.</p>'
+    (one,), reason = _drawn([figure], charts=True, seconds=seconds)
+    one = replace(one, spec=None)  # which may take megabytes
+    template = _environment().get_template("figure.html.jinja")
+    return lambda number: printable(template.render(part=replace(one, number=number), why=reason), keep="\n\t")
 
 
 def _is_empty(part: Any) -> bool:
@@ -103,11 +147,14 @@ class Live:
         stamp: Changes whenever there is something new.
         url: Where the stamp is asked for.
         home: Where the list of all pages is; "" for none.
+        offer: Takes the name of a figure and a function that makes it, to be drawn when `figure/NAME/NUMBER` is asked
+            for; None where figures are drawn with the page.
     """
 
     stamp: str
     url: str
     home: str = ""
+    offer: Callable[[str, Callable[[], Figure]], object] | None = None
 
 
 def page(

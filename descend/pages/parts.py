@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from descend.display import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from descend.pages.chart import Chart
 
-__all__ = ["Drawing", "Figure", "Links", "Section", "Table", "as_csv", "as_latex", "neutral"]
+__all__ = ["DeferredFigure", "Drawing", "Figure", "Links", "Section", "Table", "as_csv", "as_latex", "neutral"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,21 @@ class Figure:
     title: str
     chart: Chart
     caption: str = ""
+
+
+@dataclass(frozen=True)
+class DeferredFigure:
+    """A figure of a page that is served, made when it is asked for.
+
+    Attributes:
+        title: What it shows.
+        version: Text that changes with what it shows.
+        make: Makes it.
+    """
+
+    title: str
+    version: str
+    make: Callable[[], Figure]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
+from descend.arguments import check_instance, check_integer, check_string, collect, require, shown
 from descend.data.splits import data_of_roles
 from descend.errors import ConfigurationError, DescendError, nearest
 from descend.experiment.build_optimizer import build_optimizer
@@ -17,8 +18,8 @@ from descend.runtime.seeds import forked_rng
 from descend.strict_keywords import strict_keywords
 from descend.study.code import code_hashes
 from descend.study.design.arm import Arm, arm
-from descend.study.design.field_types import plain
 from descend.study.design.parameter_roles import unmatched
+from descend.study.design.space import plain
 from descend.study.design.study import Study, make_study
 from descend.study.follow_up_store import read_follow_ups
 from descend.study.lineage import keep_rounds, read_rounds
@@ -27,6 +28,7 @@ from descend.study.results import Comparison, compare_records
 from descend.study.running.executor_choice import Executor
 from descend.study.running.optimizer import make
 from descend.study.running.plan import check_records
+from descend.study.running.ray_pool import RayCluster
 from descend.study.running.scheduler import conduct
 from descend.study.running.scores import Scorer
 from descend.study.running.trial_store import Memory, StudyDirectory
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from descend.study.running.ray_pool import RayCluster
     from descend.study.running.trial import Record
 
 __all__ = ["compare", "open_directory", "opened", "read_directory", "run_study"]
@@ -114,8 +115,8 @@ def compare(
     Raises:
         ConfigurationError: everything that is wrong, before anything runs.
     """
-    over_classes = isinstance(loss, _CLASSES) or loss in ("cross_entropy", "nll")
-    measured = dict(metrics if metrics is not None else {"accuracy": "accuracy"} if over_classes else {})
+    require(_argument_problems(model, metric, metrics, targets, trials, shortlist, executor))
+    measured = dict(metrics if metrics is not None else {"accuracy": "accuracy"} if _is_over_classes(loss) else {})
     task = StudyTask(model, loss, **_splits(data), metrics=measured, targets=targets)
     fields = {
         "workload": task,
@@ -136,6 +137,30 @@ def compare(
     return run_study(study, directory, executor=executor, said=said)
 
 
+def _is_over_classes(loss: Any) -> bool:
+    return isinstance(loss, _CLASSES) or (isinstance(loss, str) and loss in ("cross_entropy", "nll"))
+
+
+def _argument_problems(
+    model: Any, metric: Any, metrics: Any, targets: Any, trials: Any, shortlist: Any, executor: Any
+) -> list[str]:
+    """What is wrong with the kinds of arguments that are not fields of a study."""
+    by_name = "a mapping from names to metrics"
+    per_arm = trials if isinstance(trials, collections.abc.Mapping) else {}
+    return collect(
+        None if callable(model) else check_instance("model", model, nn.Module, "a torch.nn.Module or a function"),
+        check_string("metric", metric, empty=False, also=(None,)),
+        check_instance("metrics", metrics, collections.abc.Mapping, by_name, also=(None,)),
+        [check_string("a name in metrics", name, empty=False) for name in metrics or ()]
+        if isinstance(metrics, collections.abc.Mapping)
+        else None,
+        check_instance("targets", targets, (str, list, tuple), "the name of a field", also=(None,)),
+        [check_string("a name in trials", name, empty=False) for name in cast("Mapping[Any, Any]", per_arm)],
+        check_integer("shortlist", plain(shortlist), 1),
+        check_instance("executor", executor, (str, Executor, RayCluster), "a name such as 'auto', or an Executor"),
+    )
+
+
 def _study_of(fields: dict[str, Any], arms: Any, trials: Any, shortlist: int) -> Study:
     """The study of a comparison; a shortlist is no longer than the search of any arm."""
     made, each = _arms_with_trials(arms, trials)
@@ -146,7 +171,7 @@ def _study_of(fields: dict[str, Any], arms: Any, trials: Any, shortlist: int) ->
             **fields,
             "arms": made,
             "trials": each,
-            "shortlist": min(shortlist, *fewest) if fewest else shortlist,
+            "shortlist": min(plain(shortlist), *fewest) if fewest else plain(shortlist),
         }
     )
 
@@ -183,12 +208,19 @@ def _named(arms: Any) -> dict[str, Any]:
     """
     if hasattr(arms, "keys"):
         return dict(arms)
-    names = [arms] if isinstance(arms, str) or not hasattr(arms, "__iter__") else list(arms)
-    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+    try:
+        names = [arms] if isinstance(arms, (str, type)) or not hasattr(arms, "__iter__") else list(arms)
+    except Exception as error:  # of any class: a 0-d tensor, for one, has an iterator that raises
+        raise ConfigurationError(f"arms must be a list of optimizers or a mapping, got {shown(arms)}") from error
+    if twice := [one for place, one in enumerate(names) if any(_is_same(one, other) for other in names[:place])]:
         raise ConfigurationError(
             f"the arm '{twice[0]}' is given twice: give names, such as arms={{'a': '{twice[0]}', 'b': '{twice[0]}'}}"
         )
-    return {name if isinstance(name, str) else getattr(name, "__name__", str(name)): name for name in names}
+    return {name if isinstance(name, str) else getattr(name, "__name__", shown(name)): name for name in names}
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    return a is b or (isinstance(a, str) and isinstance(b, str) and a == b)
 
 
 def _with_trials(one: Arm, trials: int | None) -> Arm:

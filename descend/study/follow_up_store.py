@@ -8,10 +8,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from descend.errors import DAMAGED_FILE, StorageError
-from descend.filenames import regular_file
+from annotated_types import Len
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from descend.arguments import shown
+from descend.errors import StorageError
+from descend.runtime.json_object import read_json
 from descend.runtime.run_directory import write_beside
 
 if TYPE_CHECKING:
@@ -45,33 +49,84 @@ def read_follow_ups(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for file in sorted((Path(directory) / _FOLDER).glob("*.json")):
         try:
-            found.append(_checked(json.loads(regular_file(file).read_text(encoding="utf-8"))))
-        except DAMAGED_FILE as error:
+            one = read_json(file)
+            _ANSWER.validate_python(one, strict=True)
+            found.append(one)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            said = f"{place}: {first['msg']}, got {shown(first['input'])}"
+            raise StorageError(f"{file}: not an answer: {said}; remove it and ask again") from error
+        except OSError as error:
             raise StorageError(f"{file}: not an answer: {error}; remove it and ask again") from error
     return found
 
 
-_SHAPES: dict[str, dict[str, type]] = {  # of each kind of answer, and of the rows of its list
-    "swap": {"setting": str, "cells": list},
-    "minimize": {"arm": str, "reference": str, "rule": str, "tried": int, "needed": dict, "taken_back": dict},
-    "noise": {"arm": str, "parts": int, "part_size": int, "repeats": int, "points": list},
-    "sharpness": {"arm": str, "points": list},
-}
-_ROWS = {  # of the lists of each kind
-    "swap": {"cells": ("arm", "giver", "median", "interval", "change")},
-    "noise": {"points": ("step", "scale", "interval", "said")},
-    "sharpness": {"points": ("step", "sharpness", "sharpness_error", "hessian_smallest")},
-}
-_WITHOUT_SEEDS = ("noise", "sharpness")
+class _Part(BaseModel):
+    """A part of an answer; what else it may have is not shown."""
 
 
-def _checked(found: Any) -> dict[str, Any]:
-    shape = {"command": str, **_SHAPES[found["kind"]]}
-    shape |= {} if found["kind"] in _WITHOUT_SEEDS else {"seeds": int}
-    for name, kind in shape.items():
-        if not isinstance(found[name], kind):
-            raise TypeError(f"{name} is {found[name]!r:.40}")
-    for name, columns in _ROWS.get(found["kind"], {}).items():
-        for row in found.get(name, []):
-            _ = [row[column] for column in columns]
-    return found
+class _Cell(_Part):
+    arm: str
+    giver: str
+    median: float
+    interval: Annotated[list[float], Len(2, 2)] | None
+    change: float
+
+
+class _NoisePoint(_Part):
+    step: int
+    scale: float | None
+    interval: Annotated[list[float], Len(2, 2)] | None
+    said: str | None
+
+
+class _SharpnessPoint(_Part):
+    step: int
+    sharpness: float
+    sharpness_error: float
+    hessian_smallest: float
+    preconditioned_sharpness: float | None = None
+    stability: float | None = None
+
+
+class _Swap(_Part):
+    kind: Literal["swap"]
+    command: str
+    setting: str
+    seeds: int
+    cells: list[_Cell]
+
+
+class _Difference(_Part):
+    kind: Literal["minimize"]
+    command: str
+    seeds: int
+    arm: str
+    reference: str
+    rule: str
+    tried: int
+    needed: dict[str, Annotated[list[Any], Len(2, 2)]]
+    taken_back: dict[str, Annotated[list[Any], Len(2, 2)]]
+
+
+class _Noise(_Part):
+    kind: Literal["noise"]
+    command: str
+    arm: str
+    parts: int
+    part_size: int
+    repeats: int
+    points: list[_NoisePoint]
+
+
+class _Sharpness(_Part):
+    kind: Literal["sharpness"]
+    command: str
+    arm: str
+    points: list[_SharpnessPoint]
+
+
+_ANSWER: TypeAdapter[Any] = TypeAdapter(
+    Annotated[_Swap | _Difference | _Noise | _Sharpness, Field(discriminator="kind")]
+)

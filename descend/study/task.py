@@ -34,7 +34,7 @@ from descend.errors import ConfigurationError, nearest
 from descend.experiment.field_roles import TARGET_NAMES, checked_targets, join_columns, takes_one
 from descend.runtime.seeds import forked_rng
 from descend.study.design.sampling import seed_of
-from descend.study.design.workload import check_form
+from descend.study.design.workload import RecordedWorkload, check_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -124,7 +124,7 @@ class StudyTask:
         if len({len(part) for part in rows}) > 1:
             sizes = ", ".join(f"{name} {len(part):,}" for name, part in fields.items())
             raise ConfigurationError(f"the {role} data have different numbers of samples: {sizes}")
-        if not len(rows[0]):
+        if not rows or not len(rows[0]):
             raise ConfigurationError(f"the {role} data have no samples")
         return rows
 
@@ -221,11 +221,24 @@ Task = StudyTask  # the public name, `descend.study.Task`
 
 def _made(model: Any) -> nn.Module:
     """What a function for modules returns, which raises whatever it raises."""
+    if callable(model) and not isinstance(model, torch.nn.Module):
+        _require_no_arguments(model)
     made = model() if callable(model) else model
     if not isinstance(made, torch.nn.Module):
         what = "returned" if callable(model) else "is"
-        raise ConfigurationError(f"model {what} {made!r:.60}; it must be a function that returns a new torch module")
+        raise ConfigurationError(f"model {what} {shown(made)}; it must be a function that returns a new torch module")
     return made
+
+
+def _require_no_arguments(model: Callable[..., Any]) -> None:
+    try:
+        inspect.signature(model).bind()
+    except TypeError as error:
+        raise ConfigurationError(
+            f"model must be a function without arguments that returns a new torch module, got {shown(model)}: {error}"
+        ) from None
+    except ValueError:  # a function of C that does not say what it takes
+        return
 
 
 class _Reading:
@@ -335,11 +348,22 @@ def _without_a_script(workload: str, options: dict[str, Any]) -> StudyTask | Non
     return workloads.of_prototext(Path(workload))
 
 
+_OF_A_SCRIPT = (
+    "is a Python object of the script that made the study, which no file names, so that the study can be read and not "
+    "run here: go on with it in that script, by the same call with the same directory, or write the workload as "
+    "'file.py:function'"
+)
+
+
 def _find(text: str) -> Any:
+    place, _, name = text.rpartition(":")
+    if isinstance(text, RecordedWorkload):
+        raise ConfigurationError(f"workload '{text}' {_OF_A_SCRIPT}")
     if problems := check_form(text):
         raise ConfigurationError(problems)
-    place, _, name = text.rpartition(":")
     module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+    if not hasattr(module, name) and place == "__main__":
+        raise ConfigurationError(f"workload '{text}' {_OF_A_SCRIPT}")
     if not hasattr(module, name):
         raise ConfigurationError(f"{place} has no '{name}'{nearest(name, vars(module))}")
     return getattr(module, name)

@@ -1,6 +1,7 @@
 """Specifications of charts: which rows are drawn where, worked out from the numbers."""
 
 import json
+import math
 
 import pytest
 
@@ -100,3 +101,39 @@ def test_ticks_of_logarithms_lie_within_and_are_few(low, high):
 def test_a_chart_without_points_is_empty():
     assert Chart((Line("a", ((0.0, float("nan")),)),), Axis("x"), Axis("y")).is_empty
     assert not Chart((Line("a", ((0.0, 0.0),)),), Axis("x"), Axis("y")).is_empty
+
+
+EXTREMES = (1e308, -1e308, 1e300, -1e300, 1e301, 5e-324, 1e-300, -5e-324, 0.0, 1.0, float("inf"), float("nan"), 10**300)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_any_two_numbers_make_a_specification_without_infinities(log):
+    """Whatever their distance: Vega subtracts and divides the ends of an axis."""
+    for a in EXTREMES:
+        for b in EXTREMES:
+            chart = Chart((Line("x", ((1.0, a), (2.0, b), (b, 3.0))),), Axis("x"), Axis("y", log=log))
+            spec = vega_lite(chart)
+            json.dumps(spec, allow_nan=False)
+            for layer in spec["layer"]:
+                low, high = layer["encoding"]["y"]["scale"]["domain"]
+                assert math.isfinite(high - low)
+                assert low < high
+                assert not log or low > 0
+                ticks = layer["encoding"]["y"]["axis"].get("values", [])
+                assert all(math.isfinite(tick) for tick in ticks)
+
+
+@pytest.mark.parametrize("limits", [(-1e308, 1e308), (-math.inf, math.inf), (0.0, 1e308)])
+def test_limits_are_drawn_as_far_as_axes_reach(limits):
+    spec = vega_lite(Chart((Line("x", ((1.0, 1.0),)),), Axis("x"), Axis("y", limits=limits)))
+    json.dumps(spec, allow_nan=False)
+
+
+def test_numbers_at_the_ends_are_drawn():
+    pytest.importorskip("vl_convert")
+    from descend.pages.draw import draw
+
+    for values in ((1e300, -1e300), (1e308, 1.0, 2.0), (1e-300, 1e300)):
+        points = tuple(enumerate(values))
+        (svg,) = draw([vega_lite(Chart((Line("x", points),), Axis("x"), Axis("y", log=min(values) > 0)))])
+        assert "NaN" not in svg

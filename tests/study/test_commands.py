@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 
 @pytest.fixture
@@ -128,3 +129,81 @@ def test_a_number_of_steps_that_is_none_is_said_in_one_line(descend, file, wrong
 
 def test_a_directory_without_a_study_is_a_mistake(descend, tmp_path):
     assert "holds no study" in descend("status", tmp_path, code=2)
+
+
+def of_a_script(folder, model, **arms):
+    """The directory of a comparison that was made in Python."""
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+    data = {"train": (x[:40], x[:40, :2].argmax(1)), "validation": (x[40:], x[40:, :2].argmax(1))}
+    import descend
+
+    given = {"batch_size": 10, "steps": 3, "trials": 2, "seeds": 6, "searches": 2, "evaluations": 2, "shortlist": 1}
+    loss = torch.nn.CrossEntropyLoss()
+    descend.compare(model, loss, data, arms or {"a": "SGD", "b": "Adam"}, **given, executor="one", directory=folder)
+    return folder
+
+
+class OfAScript(torch.optim.SGD):
+    pass
+
+
+class Maker:
+    def __call__(self):
+        return torch.nn.Linear(4, 2)
+
+
+def local():
+    def model():
+        return torch.nn.Linear(4, 2)
+
+    return model
+
+
+MODELS = {
+    "lambda": lambda: torch.nn.Linear(4, 2),
+    "local function": local(),
+    "function": Maker.__call__.__get__(Maker()),
+    "partial": functools.partial(torch.nn.Linear, 4, 2),
+    "module": torch.nn.Linear(4, 2),
+    "object": Maker(),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_study_of_a_script_is_read_by_every_command_that_reads(descend, tmp_path, monkeypatch, name):
+    """Reading needs no workload, wherever the command is given."""
+    folder = of_a_script(tmp_path / "study", MODELS[name])
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert "of 32 trials" in descend("status", folder)
+    assert "batch 10, 3 steps" in descend("show", folder)
+    assert descend("report", folder).strip() == str(folder / "report.html")
+    assert (folder / "report.md").read_text()
+    descend("export", folder, tmp_path / "board", "--to", "tensorboard")
+
+
+def test_a_study_with_optimizers_of_a_script_is_read(descend, tmp_path):
+    class Local(torch.optim.SGD):
+        pass
+
+    folder = of_a_script(tmp_path / "study", MODELS["lambda"], a=OfAScript, b=Local)
+    assert "batch 10, 3 steps" in descend("show", folder)
+    assert "OfAScript" in (folder / "study.json").read_text()
+
+
+def test_going_on_with_a_study_of_a_script_says_what_it_needs(descend, tmp_path):
+    folder = of_a_script(tmp_path / "study", MODELS["lambda"])
+    for words in (("swap", folder, "--setting", "lr"), ("noise", folder, "--arm", "a")):
+        said = descend(*words, code=2)
+        assert "is a Python object of the script that made the study" in said
+        assert "by the same call with the same directory" in said
+    assert "trials" in descend("status", folder)
+
+
+def test_the_same_call_goes_on_with_its_study(tmp_path):
+    folder = of_a_script(tmp_path / "study", MODELS["lambda"])
+    (file,) = (folder / "records").glob("*.jsonl")
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:5]))
+    of_a_script(folder, MODELS["lambda"])
+    assert sum(len(one.read_text().splitlines()) for one in (folder / "records").glob("*.jsonl")) == len(lines)

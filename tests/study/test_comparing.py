@@ -1,5 +1,6 @@
 """`descend.compare` as a user calls it: what is ranked, and what is not."""
 
+import contextlib
 import re
 
 import numpy as np
@@ -9,7 +10,7 @@ from study_tasks import digits, mlp
 from torch import nn
 
 import descend
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, DescendError
 from descend.study import Arm, Study, choice, linear, log, run_study
 
 TASK = mlp(width=8)
@@ -337,3 +338,51 @@ def test_numbers_of_numpy_and_torch_are_numbers():
     result = descend.compare(lambda: nn.Linear(4, 2), nn.CrossEntropyLoss(), (x, y), ["SGD"], **sizes, searches=1)
     assert result.study.batch_sizes == (10, 20)
     assert len(result.records) == 18  # at each size two trials, each repeated three times, and the winner once more
+
+
+class Odd:
+    """Has neither a repr nor an answer to ==."""
+
+    __hash__ = None
+
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+    def __eq__(self, other):
+        raise RuntimeError("no answer")
+
+
+ODD = [
+    None,
+    True,
+    -1,
+    2.5,
+    10**400,
+    "",
+    "x",
+    b"x",
+    [],
+    [1],
+    {1: 2},
+    Odd(),
+    np.array([1, 2]),
+    torch.zeros(3),
+    lambda x: x,
+]
+NAMES = (
+    *("model", "loss", "arms", "batch_size", "steps", "trials", "seeds", "searches", "target", "margin", "targets"),
+    *("metric", "metrics", "lower_is_better", "select", "seed", "shortlist", "shortlist_seeds", "evaluations"),
+    *("executor", "directory"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arguments_of_any_type_are_taken_or_refused_in_our_words(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    some = tuple(part[:40] for part in TASK.train)
+    given = {"model": TASK.model, "loss": TASK.loss, "data": {"train": some, "validation": some}, "arms": ["SGD"]}
+    given |= {"batch_size": 8, "steps": 1, "trials": 1, "seeds": 1, "searches": 1, "executor": "one"}
+    for place, value in enumerate(ODD):
+        more = {"directory": f"study{place}"} if name != "directory" else {}
+        with contextlib.suppress(DescendError):
+            descend.compare(**{**given, **more, name: value})

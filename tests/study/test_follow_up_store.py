@@ -31,3 +31,36 @@ def test_a_damaged_answer_is_named(tmp_path, text):
     (tmp_path / "follow_ups" / "swap-lr.json").write_text(text)
     with pytest.raises(StorageError, match=r"swap-lr\.json: not an answer"):
         read_follow_ups(tmp_path)
+
+
+MINIMIZE = {"kind": "minimize", "command": "", "seeds": 1, "arm": "a", "reference": "b", "rule": "r", "tried": 1}
+MINIMIZE |= {"needed": {"lr": [0.1, 0.2]}, "taken_back": {}}
+SHARPNESS = {"kind": "sharpness", "command": "", "arm": "a"}
+SHARP = {"step": 1, "sharpness": 1.0, "sharpness_error": math.inf, "hessian_smallest": 0.0}
+
+
+@pytest.mark.parametrize(
+    "answer", [SWAP, NOISE, MINIMIZE, {**SHARPNESS, "points": [SHARP]}], ids=lambda one: one["kind"]
+)
+def test_answers_of_every_kind_are_read(tmp_path, answer):
+    save_follow_up(tmp_path, answer, "x")
+    assert read_follow_ups(tmp_path) == [answer]
+
+
+@pytest.mark.parametrize(
+    ("answer", "place"),
+    [
+        ({**MINIMIZE, "needed": {"lr": [0.1]}}, "minimize.needed.lr"),
+        ({**MINIMIZE, "needed": {"lr": 3}}, "minimize.needed.lr"),
+        ({**MINIMIZE, "taken_back": []}, "minimize.taken_back"),
+        ({**SHARPNESS, "points": [{**SHARP, "sharpness": [1]}]}, "sharpness.points.0.sharpness"),
+        ({**SHARPNESS, "points": {}}, "sharpness.points"),
+        ({**SWAP, "cells": [{**CELL, "interval": [1.0]}]}, "swap.cells.0.interval"),
+        ({**SWAP, "cells": [{**CELL, "median": "x"}]}, "swap.cells.0.median"),
+        ({**NOISE, "points": [{**POINT, "scale": True}]}, "noise.points.0.scale"),
+    ],
+)
+def test_a_value_of_another_kind_is_named(tmp_path, answer, place):
+    save_follow_up(tmp_path, answer, "x")
+    with pytest.raises(StorageError, match=rf"not an answer: {place}.*, got .*; remove it and ask again"):
+        read_follow_ups(tmp_path)

@@ -4,6 +4,7 @@ import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -142,3 +143,82 @@ def test_a_folder_without_runs_is_exit_code_2(tmp_path):
     assert done.returncode == 2
     assert "no run and no study is in it" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def raw(server, request):
+    """The status line that answers some bytes; "" for none."""
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+        connection.sendall(request.replace(b"PORT", str(server.server_port).encode()))
+        connection.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    return answer.partition(b"\r\n")[0].decode("latin-1")
+
+
+HOST = b"Host: 127.0.0.1:PORT\r\n\r\n"
+
+
+@pytest.mark.parametrize("head", [b"", HOST])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"GET http://[ HTTP/1.1",
+        b"GET http://]/ HTTP/1.1",
+        b"GET http://[::1 HTTP/1.1",
+        b"GET //[ HTTP/1.1",
+        b"GET /[ HTTP/1.1",
+        b"GET http://127.0.0.1:99999/ HTTP/1.1",
+        b"GET http://a\xff/ HTTP/1.1",
+        b"GET * HTTP/1.1",
+        b"GET ? HTTP/1.1",
+        b"GET x HTTP/1.1",
+        b"GET \x00 HTTP/1.1",
+        b"GET /\x00\x1b HTTP/1.1",
+        b"GET /%zz%/ HTTP/1.1",
+        b"GET / HTTP/9.9",
+        b"GET / HTTP/x",
+        b"GET / HTTP/\xb2.1",
+        b"GET / / HTTP/1.1",
+        b"GET",
+        b"\xff\xfe",
+        b"GET / HTTP/1.1\r\nHost",
+        b"GET /?token=%5B%ff&token HTTP/1.1",
+    ],
+)
+def test_a_malformed_request_is_refused_without_a_traceback(server, capfd, line, head):
+    status = raw(server, line + b"\r\n" + (head or b"\r\n"))
+    assert re.search(r"\b(400|403|505)\b", status) or status == "", status
+    if b"http://" in line:
+        assert " 400 " in status
+    assert ask(server, f"/{server.token}/")[0] == 200  # it serves on
+    assert capfd.readouterr() == ("", "")
+
+
+def test_behind_the_token_a_malformed_path_is_not_found(server):
+    for rest in (
+        "[",
+        "http://[",
+        "item/[/",
+        "figure/[/1",
+        "figure/a/b",
+        "figure/",
+        "item/0/figure/x/1",
+        "figure/x/1/2",
+    ):
+        assert ask(server, f"/{server.token}/{rest}")[0] == 404, rest
+
+
+def test_an_absolute_address_of_this_server_is_served(server):
+    url = f"http://127.0.0.1:{server.server_port}/{server.token}/stamp"
+    assert raw(server, f"GET {url} HTTP/1.1\r\n".encode() + HOST).endswith("200 OK")
+
+
+def test_a_page_that_fails_is_an_answer_and_no_traceback(server, monkeypatch, capfd):
+    def broken(self, live):
+        raise RuntimeError("a fault\x1b of ours")
+
+    monkeypatch.setattr(Subject, "page", broken)
+    status, text, _ = ask(server, f"/{server.token}/item/1/")
+    assert status == 500
+    assert "RuntimeError: a fault\\x1b of ours" in text
+    assert ask(server, f"/{server.token}/")[0] == 200
+    assert capfd.readouterr() == ("", "")

@@ -11,11 +11,13 @@ The tooltip of a box or an arrow has all scores and mutations.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from descend.arguments import shown
+from descend.errors import ConfigurationError, StorageError
 from descend.filenames import regular_file
 from descend.svg import NAMESPACE, document, text
 
@@ -28,6 +30,7 @@ __all__ = ["ancestors", "read", "save", "svg"]
 _COLUMN, _ROW, _BOX_WIDTH, _BOX_HEIGHT, _LEFT, _TOP = 168, 62, 104, 36, 84, 56  # pixels
 _COLOURS = ("#a9c8f5", "#f7dfa5", "#b5e3d3", "#f2b8b5", "#e3d3f0", "#d9dee7", "#f5c99b", "#c9e29e")
 _LINE, _INK, _BAD = "#8a94a6", "#1f2733", "#b3261e"
+_MAX_BYTES = 64_000_000  # of a file of rows
 _FORMATS = (".svg", ".html")
 
 Rounds = list[dict[int, dict[str, Any]]]
@@ -40,26 +43,65 @@ def read(run_dir: Path) -> Rounds:
         StorageError: the directory has no tournament, or its file is damaged.
     """
     path = run_dir / "tournament.jsonl"
+    rounds: Rounds = []
     try:
-        rows = [
-            json.loads(line) for line in regular_file(path).read_text(encoding="utf-8").splitlines() if line.strip()
-        ]
-        rounds: Rounds = []
-        for row in rows:
-            if row["round"] == len(rounds):
-                rounds.append({})
-            rounds[row["round"]][row["trainer"]] = row
-        if any(row["took"] is not None and row["took"] not in rounds[0] for row in rows):
-            raise KeyError("took")
+        with regular_file(path).open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise ValueError(f"it has more than {_MAX_BYTES:,} bytes")
+        for number, line in enumerate(content.splitlines(), 1):
+            if line.strip():
+                _add(rounds, line, f"line {number}: ")
+        for row in (row for rows in rounds for row in rows.values()):
+            if row["trainer"] not in rounds[0] or row["took"] not in (None, *rounds[0]):
+                raise ValueError(
+                    f"exchange {row['round']}: trainer {row['trainer']} or took {row['took']} is no trainer"
+                )
     except (FileNotFoundError, NotADirectoryError):
         raise StorageError(
             f"{path} does not exist: {run_dir} is not the directory of a run with several trainers"
         ) from None
-    except DAMAGED_FILE as error:
-        raise StorageError(f"{path} cannot be read as the rows of a tournament: {error!r}") from None
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{path} cannot be read as the rows of a tournament: {error}") from None
     if not rounds:
         raise StorageError(f"{path} has no rows: the run has not reached its first exchange")
     return rounds
+
+
+class _ExchangeRow(BaseModel):
+    """A row of `tournament.jsonl`; what else it may have is not drawn."""
+
+    model_config = ConfigDict(strict=True)
+
+    round: int = Field(ge=0)
+    trainer: int = Field(ge=0)
+    step: int = Field(ge=0)
+    partner: int | None = None
+    took: int | None = None
+    scores: dict[str, float | None]
+    partner_scores: dict[str, float | None] = Field(default_factory=dict[str, float | None])
+    changed: dict[str, tuple[Any, Any]] = Field(default_factory=dict[str, tuple[Any, Any]])
+    rates: list[float] = Field(default_factory=list[float])  # runs of older versions did not record them
+
+
+def _add(rounds: Rounds, line: bytes, where: str) -> None:
+    """Add a row to the exchange that it is of.
+
+    Raises:
+        ValueError: it is none, or of an exchange that does not follow on those before it.
+    """
+    try:
+        row = _ExchangeRow.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        message = f"{place}: {first['msg']}, got {shown(first['input'])}" if place else first["msg"]
+        raise ValueError(where + message) from None
+    if row.round == len(rounds):
+        rounds.append({})
+    if row.round != len(rounds) - 1:
+        raise ValueError(f"{where}round must be {len(rounds) - 1} or {len(rounds)}, got {row.round:,}")
+    rounds[-1][row.trainer] = row.model_dump()
 
 
 def ancestors(rounds: Rounds) -> list[dict[int, int]]:
@@ -155,8 +197,8 @@ def _events(row: Mapping[str, Any]) -> str:
     return "\n".join(map(text, lines))
 
 
-def _scores(scores: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in scores.items())
+def _scores(scores: Mapping[str, float | None]) -> str:
+    return ", ".join(f"{name} {'nothing' if value is None else f'{value:g}'}" for name, value in scores.items())
 
 
 def _rates(row: Mapping[str, Any] | None) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from descend.display import shortened
 from descend.errors import DescendError
+from descend.experiment.run_page.read import short
 from descend.pages.chart import Axis, Chart, Line
 from descend.pages.parts import Drawing, Figure, Section, Table
 
@@ -16,11 +18,12 @@ if TYPE_CHECKING:
     from descend.experiment.run_page.read import RunRecord
     from descend.graph import Plan
 
-__all__ = ["quantity_figure", "sections", "short"]
+__all__ = ["quantity_figure", "sections"]
 
-MAX_POINTS = 300  # of a line; more rows are thinned evenly
 _MAX_FIGURES = 16  # of metrics
 _MAX_WEIGHTS = 400  # rows of the table of weights
+_MAX_WARNINGS = 200  # rows of the table of warnings
+_MAX_PROBLEMS = 50  # sentences on what was left out
 _NORMS = ("gradient_norm", "update_norm", "weight_norm")
 _TITLES = {
     "objective": "Objective function",
@@ -30,13 +33,6 @@ _TITLES = {
     "weight_norm": "Norm of the weights, ‖w‖₂",
     "noise_scale": "Gradient noise scale, samples",
 }
-
-
-def short(value: Any) -> str:
-    """A number in five digits, anything else as text."""
-    if isinstance(value, float):
-        return f"{value:.5g}"
-    return "" if value is None else str(value)
 
 
 def sections(run: RunRecord, plan: Plan | None = None) -> list[Section]:
@@ -52,27 +48,29 @@ def sections(run: RunRecord, plan: Plan | None = None) -> list[Section]:
         Section("Learning rate and norms", tuple(_optimization(run))),
         Section("Time", tuple(_time(run))),
         Section("Warnings and errors", tuple(_warnings(run))),
+        Section("Left out", tuple(_left_out(run))),
         Section("Model", tuple(_model(run, plan))),
         Section("Settings and environment", tuple(_environment(run))),
         Section("How to resume", tuple(_resuming(run))),
     ]
-    if run.trainers > 1:
+    if run.has_several:
         found.insert(3, Section("Lineage of the tournament", tuple(_lineage(run))))
     return [section for section in found if section.parts]
 
 
 def _result(run: RunRecord) -> Iterator[str | Table]:
-    reason = run.end.get("reason") or ""
+    reason = run.facts.reason
     yield f"{run.status[:1].upper() + run.status[1:]} after {run.step:,} updates{f': {reason}' if reason else ''}."
     if run.restarts:
-        yield f"It was continued after step {', '.join(f'{step:,}' for step in run.restarts)}."
-    last = {(row.get("trainer", 0), row["mode"]): row for row in run.rows if "objective" in row}
+        every = sum(one.restart_rows for one in run.metrics.values())
+        more = f", the last {len(run.restarts)} of {every:,} times" if every > len(run.restarts) else ""
+        yield f"It was continued after step {', '.join(f'{step:,}' for step in run.restarts)}{more}."
+    last = {(trainer, mode): row for trainer, one in run.metrics.items() for mode, row in one.last.items()}
     names = [name for name in run.quantities if any(name in row for row in last.values()) and not _is_rate(name)]
     if last:
-        several = run.trainers > 1
         rows = tuple(
             (
-                *((str(trainer),) if several else ()),
+                *((str(trainer),) if run.has_several else ()),
                 mode,
                 f"{row['epoch']:,}",
                 f"{row['step']:,}",
@@ -80,19 +78,19 @@ def _result(run: RunRecord) -> Iterator[str | Table]:
             )
             for (trainer, mode), row in last.items()
         )
-        heads = (*(("trainer",) if several else ()), "mode", "epochs", "updates", *names)
+        heads = (*(("trainer",) if run.has_several else ()), "mode", "epochs", "updates", *names)
         yield Table("last values", heads, rows)
     if (best := _best(run)) is not None:
         yield best
 
 
 def _best(run: RunRecord) -> str | None:
-    monitored = run.facts.get("monitored") or {}
-    mode, _, name = str(monitored.get("metric", "")).partition("/")
-    points = [(value, step) for step, value in run.series(name, mode) if math.isfinite(value)]
+    mode, name = run.facts.monitored
+    points = run.series(name, mode)
     if not points:
         return None
-    value, step = min(points) if monitored.get("direction") != "max" else max(points)
+    choose = max if run.facts.is_maximized else min
+    step, value = choose(points, key=lambda point: point[1])
     return f"The best {mode} {name} was {short(value)}, after {step:,.0f} updates."
 
 
@@ -103,30 +101,34 @@ def _is_rate(name: str) -> bool:
 def _metrics(run: RunRecord) -> Iterator[str | Figure]:
     names = [name for name in run.quantities if not _is_rate(name) and name not in _NORMS and name != "noise_scale"]
     for name in names[:_MAX_FIGURES]:
-        yield quantity_figure(name, list(_lines(run, name)), "Rows of `metrics.jsonl`.")
+        yield _recorded(run, name, list(_lines(run, name)), "Rows of `metrics.jsonl`.")
     if len(names) > _MAX_FIGURES:
         yield f"Not drawn, for lack of room: {', '.join(names[_MAX_FIGURES:])}."
 
 
 def _lines(run: RunRecord, name: str) -> Iterator[Line]:
     """A line for each mode, or of several trainers for each one, by its validation samples where it has these."""
-    if run.trainers > 1:
+    if run.has_several:
         modes = [mode for mode in ("validation", "train", "tournament", "test") if run.series(name, mode)]
-        for trainer in range(run.trainers):
+        for trainer in run.trainers:
             yield _line(f"trainer {trainer}", run.series(name, modes[0], trainer) if modes else [])
         return
-    modes = [*run.modes, *dict.fromkeys(row["mode"] for row in run.rows if row["mode"] not in run.modes)]
+    every = dict.fromkeys(mode for one in run.metrics.values() for mode in one.modes)
+    modes = [*run.modes, *(mode for mode in every if mode not in run.modes)]
     for number, mode in enumerate(modes):
         if points := run.series(name, mode):
             yield _line(mode, points, number)
 
 
 def _line(name: str, points: Sequence[tuple[float, float]], colour: int | None = None) -> Line:
-    stride = -(-len(points) // MAX_POINTS)
-    kept = tuple(points[::stride]) if stride > 1 else tuple(points)
-    if kept and kept[-1] != points[-1]:
-        kept += (points[-1],)
-    return Line(name, kept, marked=len(kept) <= 40, colour=colour)
+    return Line(name, tuple(points), marked=len(points) <= 40, colour=colour)
+
+
+def _recorded(run: RunRecord, name: str, lines: list[Line], caption: str = "") -> Figure:
+    """The figure of a quantity of a run; what of it has no place there is said."""
+    count = run.undrawn(name)
+    said = f" {count:,} values that are not finite, or too large, are not drawn." if count else ""
+    return quantity_figure(name, lines, f"{caption}{said}".strip())
 
 
 def quantity_figure(name: str, lines: list[Line], caption: str = "") -> Figure:
@@ -144,7 +146,7 @@ def quantity_figure(name: str, lines: list[Line], caption: str = "") -> Figure:
 
 def _optimization(run: RunRecord) -> Iterator[str | Figure | Table]:
     rates = [name for name in run.quantities if _is_rate(name)]
-    trainers = range(run.trainers) if run.trainers > 1 else [None]
+    trainers = run.trainers if run.has_several else [None]
     lines = [
         _line(
             " ".join(filter(None, [name.partition("/")[2], "" if trainer is None else f"trainer {trainer}"])) or "all",
@@ -164,69 +166,71 @@ def _optimization(run: RunRecord) -> Iterator[str | Figure | Table]:
         yield Figure("Learning rate", chart, caption)
     norms = [name for name in _NORMS if run.series(name)]
     for name in (*norms, *(["noise_scale"] if run.series("noise_scale") else [])):
-        yield quantity_figure(
-            name, [_line(f"trainer {t}" if t is not None else "", run.series(name, None, t)) for t in trainers]
-        )
+        lines = [_line(f"trainer {t}" if t is not None else "", run.series(name, None, t)) for t in trainers]
+        yield _recorded(run, name, lines)
     if not norms:
         yield (
             "Norms of gradients, updates and weights were not recorded: pass `callbacks=[descend.GradientNorm(), "
             "descend.UpdateNorm(), descend.WeightNorm()]`."
         )
-    skipped = [(row["step"], row["skipped_steps"]) for row in run.rows if row.get("skipped_steps")]
+    skipped = [pair for one in run.metrics.values() for pair in one.skipped]
     if skipped:
-        yield Table(
-            "steps without an update", ("updates", "skipped steps"), tuple((f"{a:,}", f"{b:,}") for a, b in skipped)
-        )
+        every = sum(one.skipped_rows for one in run.metrics.values())
+        note = f"The last {len(skipped)} of {every:,} rows." if every > len(skipped) else ""
+        rows = tuple((f"{a:,}", f"{b:,}") for a, b in skipped)
+        yield Table("steps without an update", ("updates", "skipped steps"), rows, note)
 
 
 def _time(run: RunRecord) -> Iterator[Table | Figure | str]:
-    timed = [row for row in run.rows if _is_positive(row.get("seconds")) and type(row.get("samples")) is int]
+    timed = run.passes
     if not timed:
         return
-    rows: list[tuple[str, ...]] = []
-    total = sum(row["seconds"] for row in timed)
-    for mode in dict.fromkeys(row["mode"] for row in timed):
-        own = [row for row in timed if row["mode"] == mode]
-        seconds, samples = sum(row["seconds"] for row in own), sum(row["samples"] for row in own)
-        rows.append((mode, f"{len(own):,}", f"{seconds:,.2f}", f"{seconds / total:.1%}", f"{samples / seconds:,.0f}"))
-    trained = [row for row in timed if row["mode"] == "train"]
-    lines = [
-        _line(
-            f"trainer {trainer}" if trainer is not None else "",
-            [
-                (float(row["step"]), row["samples"] / row["seconds"])
-                for row in trained
-                if trainer is None or row.get("trainer") == trainer
-            ],
+    total = sum(one.seconds for one in timed.values())
+    rows = tuple(
+        (
+            mode,
+            f"{one.count:,}",
+            f"{one.seconds:,.2f}",
+            f"{one.seconds / total:.1%}",
+            f"{one.samples / one.seconds:,.0f}",
         )
-        for trainer in (range(run.trainers) if run.trainers > 1 else [None])
-    ]
-    saves = run.end.get("save_seconds")
-    note = f"The longest save of a checkpoint took {saves:.3g} s." if _is_positive(saves) else ""
-    yield Table(
-        "where the time went", ("pass over", "passes", "seconds", "part", "samples per second"), tuple(rows), note
+        for mode, one in timed.items()
     )
+    saves = run.facts.save_seconds
+    note = f"The longest save of a checkpoint took {saves:.3g} s." if saves else ""
+    yield Table("where the time went", ("pass over", "passes", "seconds", "part", "samples per second"), rows, note)
+    lines = [
+        _line(f"trainer {trainer}" if run.has_several else "", one.throughput.points())
+        for trainer, one in run.metrics.items()
+    ]
     chart = Chart(tuple(lines), Axis("updates"), Axis("samples per second"))
     yield Figure(
         "Throughput of training", chart, "Samples of a pass over its duration; the first one includes warming up."
     )
 
 
-def _is_positive(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value < math.inf
-
-
 def _warnings(run: RunRecord) -> Iterator[str | Table]:
-    errors = run.end.get("error") or run.end.get("errors") or []
-    for error in errors if isinstance(errors, list) else [errors]:
-        yield f"Error: {error}"
+    for error in run.facts.errors:
+        yield f"Error: {shortened(error)}"
     if run.warnings:
         rows = tuple((f"{count:,}", said) for said, count in run.warnings.items())
-        yield Table("warnings", ("times", "warning"), rows, "From `log.txt`.")
-    if run.end.get("failed_saves"):
-        yield f"{run.end['failed_saves']} checkpoints could not be saved."
-    if not run.warnings and not errors:
+        note = "From `log.txt`."
+        if len(rows) > _MAX_WARNINGS:
+            note = f"From `log.txt`. Of {len(rows):,} different ones the last {_MAX_WARNINGS} are shown."
+        yield Table("warnings", ("times", "warning"), rows[-_MAX_WARNINGS:], note)
+    if run.facts.failed_saves:
+        yield f"{run.facts.failed_saves:,} checkpoints could not be saved."
+    if not run.warnings and not run.facts.errors:
         yield "None."
+
+
+def _left_out(run: RunRecord) -> Iterator[str]:
+    if run.problems:
+        yield "These could not be read, and are not on this page:"
+    for problem in run.problems[:_MAX_PROBLEMS]:
+        yield shortened(problem)
+    if len(run.problems) > _MAX_PROBLEMS:
+        yield f"And {len(run.problems) - _MAX_PROBLEMS:,} more."
 
 
 def _model(run: RunRecord, plan: Plan | None) -> Iterator[str | Table | Drawing]:
@@ -242,7 +246,11 @@ def _model(run: RunRecord, plan: Plan | None) -> Iterator[str | Table | Drawing]
         except DescendError as error:
             yield str(error)
         return
-    weights = run.weights
+    try:
+        weights = run.weights
+    except DescendError as error:
+        yield str(error)
+        return
     if not weights:
         return
     total = sum(math.prod(shape) for _, shape, _ in weights)
@@ -256,18 +264,14 @@ def _model(run: RunRecord, plan: Plan | None) -> Iterator[str | Table | Drawing]
 
 
 def _environment(run: RunRecord) -> Iterator[Table]:
-    command = run.facts.get("command")
-    shown = {
-        "command": shlex.join(map(str, command)) if isinstance(command, list) else None,
-        "random seed": run.facts.get("random_seed"),
-        **{name: run.facts.get(name) for name in ("descend", "torch", "python", "platform")},
-    }
+    facts = run.facts
+    command = shlex.join(facts.command) if facts.command else None
+    shown = {"command": command, "random seed": facts.random_seed, **facts.versions}
     rows = tuple((name, short(value)) for name, value in shown.items() if value is not None)
     if rows:
         yield Table("environment", ("what", "value"), rows)
-    settings = run.facts.get("settings")
-    if isinstance(settings, dict) and settings:
-        rows = tuple((str(name), short(value) or "not set") for name, value in settings.items())
+    if facts.settings:
+        rows = tuple((name, value or "not set") for name, value in facts.settings.items())
         yield Table("settings", ("setting", "value"), rows, "What a resumed run compares.")
 
 

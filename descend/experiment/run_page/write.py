@@ -78,7 +78,7 @@ def run_page(
         seconds: The longest time that drawing may take.
         live: Of a page that is served.
     """
-    made, reason = number(sections(run, plan), charts=charts, seconds=seconds)
+    made, reason = number(sections(run, plan), charts=charts, seconds=seconds, live=live)
     name = run.folder.resolve().name
     if not charts:
         reason = (
@@ -91,7 +91,7 @@ def write_after_run(run_dir: Path, log: Callable[[str], None], plan: Plan | None
     """The page at the end of a run, whatever end that was; what goes wrong with it is only logged."""
     try:
         run = read_run(run_dir)
-        trained = sum(row["seconds"] for row in run.rows if type(row.get("seconds")) in (int, float))
-        write_beside(run_dir / NAME, run_page(run, plan, charts=trained >= DRAWN_FROM, seconds=_PATIENCE))
+        charts = run.seconds >= DRAWN_FROM
+        write_beside(run_dir / NAME, run_page(run, plan, charts=charts, seconds=_PATIENCE))
     except Exception as error:  # the run itself is well, and its files say everything that the page would
         log(f"{NAME} could not be written: {type(error).__name__}: {error}; try descend report {run_dir}")

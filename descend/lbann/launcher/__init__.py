@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend.arguments import check_choice, require
 from descend.errors import ConfigurationError
+from descend.launch.job import check_environment, check_words, quoted
 from descend.launcher import SCHEDULERS, detected, job_folder
 from descend.lbann.core.features import lbann_exe as _driver
 from descend.lbann.launcher.batch_script import BatchScript, words
@@ -76,7 +77,7 @@ def run(
     """
     _refuse_within_driver()
     kind = detected() if scheduler is None else scheduler
-    require(check_choice("scheduler", kind, SCHEDULERS))
+    require(check_choice("scheduler", kind, SCHEDULERS), check_words({"job_name": job_name}))
     folder = job_folder(work_dir or experiment_dir, job_name, nodes, procs_per_node)
     file = folder / (proto_file_name or f"experiment.proto{'bin' if binary_protobuf else 'text'}")
     if binary_protobuf and "protobin" not in file.name:
@@ -86,8 +87,8 @@ def run(
     wanted = (partition, account, reservation, launcher, launcher_args, environment)
     script = make_batch_script(folder, nodes, procs_per_node, time_limit, kind, job_name, *wanted)
     flags = [] if procs_per_trainer is None else [f"--procs_per_trainer={procs_per_trainer}"]
-    profiled = words(nvprof_command(folder, nvprof_output_name)) if nvprof else []
-    program = [*profiled, lbann_exe or _driver(), *words(lbann_args), f"--prototext={file}", *flags]
+    profiled = list(map(quoted, nvprof_command(folder, nvprof_output_name))) if nvprof else []
+    program = [*profiled, lbann_exe or _driver(), *words(lbann_args), f"--prototext={quoted(str(file))}", *flags]
     script.add_parallel_command(program)
     if batch_job:
         script.check_queue()
@@ -135,15 +136,16 @@ def make_batch_script(
         script_file: The script; batch.sh in the folder without one.
 
     Raises:
-        ConfigurationError: the scheduler is unknown.
+        ConfigurationError: the scheduler is unknown, or a value could not stand on one line of a script.
     """
     kind = detected() if scheduler is None else scheduler
-    require(check_choice("scheduler", kind, SCHEDULERS))
+    require(check_choice("scheduler", kind, SCHEDULERS), check_words({"job_name": job_name}))
     folder = job_folder(work_dir, job_name, nodes, procs_per_node)
     options = {"partition": partition, "account": account, "reservation": reservation}
     script = BatchScript(kind, folder, nodes, procs_per_node, time_limit, job_name, **options)
     script.launcher, script.launcher_args = launcher, words(launcher_args)
     script.path = Path(script_file).absolute() if script_file else folder / "batch.sh"
+    require(script.problems(), check_environment(environment or {}))
     for name, value in (environment or {}).items():
         script.add_export(name, value)
     return script

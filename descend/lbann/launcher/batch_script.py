@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 import os
-import re
+import secrets
 import shlex
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from descend.arguments import check_integer, check_number, check_string, collect, require
 from descend.errors import ConfigurationError
 from descend.launch import local, pjm
-from descend.launch.job import clock
+from descend.launch.job import check_environment, check_words, clock, quoted
 from descend.launcher import SCHEDULERS, run_shown
 from descend.lbann.util.data import dataset_environment
 
@@ -74,6 +75,7 @@ class BatchScript:
         self.launcher: str | None = None
         self.launcher_args: list[str] = []
         self.exports: list[str] = []
+        self._key_lines: list[str] = []
         self.body: list[str] = []
 
     def add_export(self, name: str, value: Any) -> None:
@@ -82,17 +84,28 @@ class BatchScript:
         Raises:
             ConfigurationError: no variable can have this name.
         """
-        if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise ConfigurationError(f"environment: {name!r} is not a name of a variable")
-        self.exports.append(f"export {name}={shlex.quote(str(value))}")
+        require(check_environment({name: value}))
+        self.exports.append(f"export {name}={quoted(str(value))}")
 
     def add_command(self, command: str | Iterable[str]) -> None:
-        """Add a command, its words joined with spaces."""
-        self.body.append(" ".join(words(command)))
+        """Add a command, its words joined with spaces.
+
+        Raises:
+            ConfigurationError: it has several lines, or other control characters.
+        """
+        self.body.append(_one_line("command", command))
 
     def add_parallel_command(self, command: str | Iterable[str]) -> None:
-        """Add a command that each process runs, its words joined with spaces; its exit status is the script's."""
-        self.body += [" ".join([*self.starter(), *self.launcher_args, *words(command)]), "status=$?"]
+        """Add a command that each process runs, its words joined with spaces; its exit status is the script's.
+
+        Raises:
+            ConfigurationError: it, the launcher or its arguments have several lines, or other control characters.
+        """
+        starter = [
+            _one_line("launcher", self.starter()),
+            *(_one_line("launcher_args", one) for one in self.launcher_args),
+        ]
+        self.body += [" ".join(filter(None, [*starter, _one_line("command", command)])), "status=$?"]
 
     def starter(self) -> list[str]:
         """The program that starts the processes, with its own arguments; nothing for one process on this machine.
@@ -122,8 +135,23 @@ class BatchScript:
         # Processes of one machine: a shell stands between torchrun, which starts programs, and the driver's command.
         return [shlex.join([*local.command(each, []), "--no-python"])]
 
+    def problems(self) -> list[str]:
+        """What no script can have: a wrong count, or text that would stand on lines of its own."""
+        named = {"job_name": self.job_name, "work_dir": str(self.work_dir), "launcher": self.launcher, **self.options}
+        return collect(
+            check_integer("nodes", self.nodes, 1),
+            check_integer("procs_per_node", self.procs_per_node, 1),
+            check_number("time_limit", self.time_limit, above=0, also=(None,), remedy="it is in minutes"),
+            check_words(named),
+        )
+
     def text(self) -> str:
-        """The script."""
+        """The script.
+
+        Raises:
+            ConfigurationError: it has `problems`.
+        """
+        require(self.problems())
         directive = _DIRECTIVES.get(self.scheduler, "")
         host = _MEETING.get(self.scheduler)  # Slurm's steps and torchrun say where rank 0 is
         meeting = [] if host is None else [f'export MASTER_ADDR="${{MASTER_ADDR:-{host}}}"']
@@ -132,8 +160,9 @@ class BatchScript:
                 "#!/bin/bash",
                 *(f"{directive} {option}" for option in self._header()),
                 "",
-                f"cd {shlex.quote(str(self.work_dir))}",
+                f"cd {quoted(str(self.work_dir))}",
                 *self.exports,
+                *self._key_lines,
                 *meeting,
                 'echo "Started at $(date)"',
                 *self.body,
@@ -215,9 +244,22 @@ class BatchScript:
         """
         self.check_queue()
         module = SCHEDULERS[self.scheduler]
-        self.write(overwrite)
         environment = {**os.environ, **_for_the_driver(os.environ)}
+        self._key_lines = [self._in_a_file(name, environment.pop(name)) for name in dataset_environment()]
+        self.write(overwrite)
         return subprocess.run(module.submit(str(self.path)), cwd=self.work_dir, env=environment, check=False).returncode
+
+    def _in_a_file(self, name: str, secret: str) -> str:
+        """Keep a secret in a file that this user alone can read; returns the line of the script that reads it.
+
+        Schedulers record the environment and the script of a job, where others may see them.
+        """
+        self.work_dir.mkdir(parents=True, exist_ok=True)
+        path = self.work_dir / f"{name.lower()}-{secrets.token_hex(4)}"
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(secret)
+        return f'export {name}="$(cat {quoted(str(path))})"'
 
     def _allocation(self) -> list[str]:
         """The command that gets an allocation and runs the script in it."""
@@ -235,6 +277,17 @@ def _for_the_driver(environment: Mapping[str, str]) -> dict[str, str]:
     package = str(Path(__file__).parents[3])
     paths = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), package]
     return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), **dataset_environment()}
+
+
+def _one_line(name: str, given: str | Iterable[Any]) -> str:
+    """Words of a command joined with spaces, as a shell takes them.
+
+    Raises:
+        ConfigurationError: they have several lines, or other control characters.
+    """
+    text = " ".join(words(given))
+    require(check_string(name, text.replace("\t", " "), one_line=True, remedy="add each line as a command of its own"))
+    return text
 
 
 def words(given: str | Iterable[Any] | None) -> list[str]:

@@ -2,7 +2,8 @@
 
 The driver gets the data set as a pickle file. Reading a pickle runs code, so the driver reads only one that the
 process that started it has written: beside a file `X` stands `X.signature`, the HMAC-SHA256 of its bytes under a key of
-this process. The key goes to the driver in the environment variable DESCEND_LBANN_DATASET_KEY and into no file.
+this process. The key goes to the driver in the environment variable DESCEND_LBANN_DATASET_KEY; that of a job that is
+submitted stands in a file that only this user can read, since schedulers record the environment of jobs.
 """
 
 from __future__ import annotations

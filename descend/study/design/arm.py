@@ -16,20 +16,23 @@ import functools
 import importlib
 import inspect
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from descend.arguments import check_integer, check_string, collect, is_number, shown
 from descend.errors import ConfigurationError, nearest
 from descend.rule_index import rules
 from descend.study.design.parameter_roles import check_roles
 from descend.study.design.schedules import check_schedule
-from descend.study.design.space import Dimension, dimension, log
+from descend.study.design.space import KINDS, Dimension, dimension, log, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
 __all__ = ["ENGINE_OPTIONS", "Arm", "arm", "flat"]
 
+_MAX_DEPTH = 20  # of tables in each other
 HEADS = ("schedule", "roles", "workload", "phases")  # of dotted names
 ENGINE_OPTIONS = ("lr", "weight_decay", "decay", "rescale_grad", "clip_value", "lr_mult", "scaled")
 _SHORT = {  # names that people say for a rule with a setting
@@ -43,15 +46,19 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as dotted names; a dimension is a value and no table."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
-        if isinstance(value, dict) and not _is_dimension(value):
+        if isinstance(value, Mapping) and not _is_dimension(value):
             found |= flat(value, f"{prefix}{name}.")
         else:
             found[prefix + name] = value
     return found
 
 
-def _is_dimension(value: dict[str, Any]) -> bool:
-    return len(value) == 1 and isinstance(next(iter(value.values())), (list, tuple))
+def _is_dimension(value: Mapping[str, Any]) -> bool:
+    """Whether a table is a range or a choice, or was meant as one, and no table of settings."""
+    inner = list(value.values())
+    if len(inner) == 1 and isinstance(inner[0], (list, tuple)):
+        return True
+    return bool(value) and set(value) <= set(KINDS) and not any(isinstance(one, Mapping) for one in inner)
 
 
 @dataclass(frozen=True)
@@ -61,10 +68,13 @@ class Arm:
     Args:
         optimizer: A rule of ours by name ("SGD", "LARS"), any torch optimizer as "module:Class", or, in Python, such a
             class itself.
-        space: What is searched over, by dotted name.
-        fixed: What is not, by dotted name.
+        space: What is searched over, by dotted name or in tables: `log(1e-3, 1)`, or `{"log": [1e-3, 1]}` as in a file.
+        fixed: What is not, by dotted name or in tables.
         schedule: One of `SCHEDULES`, or a table with its `kind` and its options.
         trials: Of each search, where they differ from the study's; such arms are not ranked.
+
+    Raises:
+        ConfigurationError: an argument is of another kind, or a space is none; all of them at once.
     """
 
     optimizer: Any
@@ -74,11 +84,11 @@ class Arm:
     trials: int | None = None
 
     def __post_init__(self) -> None:
-        given: Any = self.schedule
-        if isinstance(given, dict):
-            options = {f"schedule.{name}": value for name, value in given.items() if name != "kind"}
-            object.__setattr__(self, "schedule", given.get("kind", "constant"))
-            object.__setattr__(self, "fixed", {**self.fixed, **options})
+        parts, problems = _parts(self.optimizer, self.space, self.fixed, self.schedule)
+        if problems:
+            raise ConfigurationError(problems)
+        for name, value in {**parts, "trials": plain(self.trials)}.items():
+            object.__setattr__(self, name, value)
 
     @property
     def title(self) -> str:
@@ -103,18 +113,18 @@ class Arm:
             for name in names
             if "." in name and name.partition(".")[0] not in HEADS
         ]
-        if self.trials is not None and (not isinstance(cast("Any", self.trials), int) or self.trials < 1):
-            found.append(f"trials must be an integer >= 1, got {self.trials!r}")
+        if self.trials is not None:
+            found += collect(check_integer("trials", self.trials, 1))
         if "lr" not in names:
             found.append("'lr' is neither fixed nor searched over")
         found += [
-            f"'{name}' is {value!r}; expected a number of at least 0"
+            f"'{name}' is {shown(value)}; expected a number of at least 0"
             for name in ("lr", "weight_decay", "lr_mult")
             for value in values.get(name, [])
             if not _at_least_0(value)
         ]
         found += [
-            f"'{name}' is {value!r}; expected a setting" for name, value in self.fixed.items() if no_setting(value)
+            f"'{name}' is {shown(value)}; expected a setting" for name, value in self.fixed.items() if no_setting(value)
         ]
         found += self._unknown([name for name in names if "." not in name])
         return found + self._phase_problems(values)
@@ -139,7 +149,7 @@ class Arm:
                 if name.startswith(("workload.", "phases.")) or name == "optimizer"
             ]
             wrong += [
-                f"'{name}' is {value!r}; expected a number of at least 0"
+                f"'{name}' is {shown(value)}; expected a number of at least 0"
                 for name in ("lr", "weight_decay", "lr_mult")
                 for value in settings.get(name, [])
                 if not _at_least_0(value)
@@ -182,7 +192,7 @@ _OF_ARM = ("optimizer", "schedule")
 
 
 def _at_least_0(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return is_number(value) and 0 <= value < math.inf
 
 
 def _usual_rate(optimizer: Any) -> float:
@@ -196,7 +206,7 @@ def _usual_rate(optimizer: Any) -> float:
         usual = inspect.signature(optimizer).parameters["lr"].default
     except (TypeError, ValueError, KeyError):
         return 1e-2
-    return float(usual) if isinstance(usual, (int, float)) and usual > 0 else 1e-2
+    return float(usual) if _is_positive(usual) else 1e-2
 
 
 def no_setting(value: Any) -> bool:
@@ -252,42 +262,94 @@ def arm(value: Any) -> Arm:
 
 
 def _is_positive(rate: object) -> bool:
-    return isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0 < rate < math.inf
+    return is_number(rate) and 0 < rate < math.inf
 
 
 def _of_table(table: dict[str, Any]) -> Arm:
     known = ("optimizer", "space", "fixed", "schedule", "trials")
     problems = [
-        f"an arm has no '{name}'{nearest(name, known) or ';'} it has {', '.join(known)}"
+        f"an arm has no {shown(name)}{_close(name, known) or ';'} it has {', '.join(known)}"
         for name in table
         if name not in known
     ]
     if "optimizer" not in table:
-        problems.append("an arm needs an optimizer")
-    elif not isinstance(optimizer := table["optimizer"], str) and not callable(optimizer):
-        problems.append(f"optimizer is {optimizer!r}; expected a rule's name, or any torch optimizer as module:Class")
-    problems += [f"{part} is {table[part]!r}; expected a table" for part in _TABLES if not _is_table(table, part)]
-    fixed, space = ({**table.get(part, {})} if _is_table(table, part) else {} for part in _TABLES)
-    schedule = cast("str", table.get("schedule", "constant"))  # or a table, see Arm
-    dimensions: dict[str, Dimension] = {}
-    unclear = bool(problems)
-    for name, one in flat(space).items():
-        try:
-            dimensions[name] = dimension(one)
-        except ConfigurationError as error:
-            problems.extend(f"space.{name}: {problem}" for problem in error.problems)
-            dimensions[name] = _ANY  # so that what else is wrong is found with it
-    if unclear:
+        raise ConfigurationError([*problems, "an arm needs an optimizer"])
+    given = (table["optimizer"], table.get("space", {}), table.get("fixed", {}), table.get("schedule", "constant"))
+    parts, wrong = _parts(*given)
+    problems += wrong
+    if problems and (len(parts) < _ALL_PARTS or len(problems) > len(wrong)):
         raise ConfigurationError(problems)
-    made = Arm(table["optimizer"], dimensions, flat(fixed), schedule, table.get("trials"))
+    made = Arm(**parts, trials=table.get("trials"))
     if problems:
         raise ConfigurationError(problems + made.problems())
     return made
 
 
-_TABLES = ("fixed", "space")
-_ANY = log(0.5, 1.0)  # in place of a dimension that is none
+def _close(name: object, known: Iterable[str]) -> str:
+    return nearest(name, known) if isinstance(name, str) else ""
 
 
-def _is_table(table: dict[str, Any], name: str) -> bool:
-    return isinstance(table.get(name, {}), dict)
+_RANGE = "a range such as descend.study.log(1e-3, 1) or {'log': [1e-3, 1]}"
+_ALL_PARTS = 4
+_ANY = log(0.5, 1.0)  # in place of a dimension that is none, so that what else is wrong is found with it
+
+
+def _parts(optimizer: Any, space: Any, fixed: Any, schedule: Any) -> tuple[dict[str, Any], list[str]]:
+    """Arguments of an arm as it keeps them, those that are of their kind, and what is wrong with the others."""
+    parts: dict[str, Any] = {}
+    problems: list[str] = []
+    if (isinstance(optimizer, str) and optimizer) or (callable(optimizer) and hasattr(optimizer, "__qualname__")):
+        parts["optimizer"] = optimizer
+    else:
+        what = "a rule's name, any torch optimizer as module:Class, or in Python such a class"
+        remedy = ": put its arguments into fixed" if isinstance(optimizer, functools.partial) else ""
+        problems.append(f"optimizer must be {what}, got {shown(optimizer)}{remedy}")
+    if _is_settings(space, "space", problems):
+        parts["space"] = _dimensions(flat(space), problems)
+    options: dict[str, Any] = {}
+    if isinstance(schedule, str):
+        parts["schedule"] = schedule
+    elif _is_settings(schedule, "schedule", problems) and _is_text(schedule.get("kind", "constant"), problems):
+        parts["schedule"] = schedule.get("kind", "constant")
+        options = {f"schedule.{name}": plain(value) for name, value in schedule.items() if name != "kind"}
+    if _is_settings(fixed, "fixed", problems):
+        parts["fixed"] = {**{name: plain(value) for name, value in flat(fixed).items()}, **options}
+    return parts, problems
+
+
+def _is_settings(value: Any, name: str, problems: list[str]) -> bool:
+    """Whether a value is a table whose names are texts, in all tables within; a sentence says what is wrong."""
+    if not isinstance(value, Mapping):
+        problems.append(f"{name} must be a table, got {shown(value)}: write settings by name, such as {{'lr': ...}}")
+        return False
+    inner: list[tuple[str, Any]] = [(name, value)]
+    while inner:
+        place, table = inner.pop()
+        for key, one in cast("Mapping[Any, Any]", table).items():
+            if not isinstance(key, str) or not key:
+                problems.append(f"a name in {place} must be a non-empty string, got {shown(key)}")
+                return False
+            if place.count("[") >= _MAX_DEPTH:
+                problems.append(f"{name} must be a table of at most {_MAX_DEPTH} tables in each other")
+                return False
+            if isinstance(one, Mapping):
+                inner.append((f"{place}[{key!r}]", one))
+            if isinstance(one, Mapping) and not one and name == "space":
+                problems.append(f"{place}[{key!r}] must be {_RANGE}, got {{}}")
+    return True
+
+
+def _is_text(kind: Any, problems: list[str]) -> bool:
+    problems += collect(check_string("schedule['kind']", kind))
+    return isinstance(kind, str)
+
+
+def _dimensions(space: Mapping[str, Any], problems: list[str]) -> dict[str, Dimension]:
+    made: dict[str, Dimension] = {}
+    for name, one in space.items():
+        try:
+            made[name] = dimension(one)
+        except ConfigurationError as error:
+            problems.append(f"space[{name!r}] must be {_RANGE}, got {shown(one)}: {error}")
+            made[name] = _ANY
+    return made

@@ -12,11 +12,15 @@ from __future__ import annotations
 from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, ValidationInfo
+from pydantic_core import to_jsonable_python
 
+from descend.arguments import shown
+from descend.display import printable
 from descend.errors import ConfigurationError, nearest
 from descend.study.design.arm import Arm, arm, no_setting
 from descend.study.design.sampling import SAMPLERS
-from descend.study.design.workload import check_form
+from descend.study.design.space import plain
+from descend.study.design.workload import FORMS, RecordedWorkload, check_form
 
 __all__ = [
     "Arms",
@@ -26,41 +30,67 @@ __all__ = [
     "Steps",
     "Workload",
     "WorkloadOptions",
+    "named_fields",
     "needed_for_steps",
-    "plain",
 ]
 
 
-def plain(value: Any) -> Any:
-    """Numbers of numpy and torch as Python's."""
-    return value.tolist() if hasattr(value, "tolist") else value
+_MOST = 2**53  # samples of an update, and updates: what floats count exactly
+
+
+def _refused(said: str) -> ValueError:
+    """The error of a validator, which pydantic can keep: without characters that UTF-8 does not have."""
+    return ValueError(printable(said, keep="\n\t"))
 
 
 def _without(problems: list[str], value: Any) -> Any:
     """A value that has no problems."""
     if problems:
-        raise ValueError("\n".join(problems))
+        raise _refused("\n".join(problems))
     return value
 
 
 def _check_workload(value: Any) -> Any:
-    return _without(check_form(value) if isinstance(value, str) else [], value)
+    if isinstance(value, RecordedWorkload):
+        return value
+    if isinstance(value, str):
+        return _without(check_form(value), value)
+    if callable(value) or hasattr(value, "prepared"):  # a function, or a task, whose class needs torch
+        return value
+    what = f"a text of the form {FORMS}, a Task or a function that returns one"
+    raise _refused(f"workload must be {what}, got {shown(value)}")
 
 
 def _check_options(options: dict[str, Any]) -> dict[str, Any]:
     problems = [
-        f"workload_options: '{name}' is {value!r}, which no record of a study can hold; expected numbers, texts, lists "
-        "and tables of them, such as a date as a text"
+        f"workload_options: '{name}' is {shown(value)}, which no record of a study can hold; expected numbers, texts, "
+        "lists and tables of them, such as a date as a text"
         for name, value in options.items()
-        if no_setting(value)
+        if no_setting(value) or not _is_storable(value)
     ]
     return _without(problems, options)
+
+
+def _is_storable(value: Any) -> bool:
+    """Whether JSON can hold a value."""
+    try:
+        to_jsonable_python(value, inf_nan_mode="constants")
+    except Exception:  # of a value of any class, each in its way
+        return False
+    return True
+
+
+def named_fields(value: Any) -> Any:
+    """A table whose names are texts, as fields have; anything else is checked by what follows."""
+    if isinstance(value, dict) and (wrong := [name for name in cast("dict[Any, Any]", value) if type(name) is not str]):
+        raise _refused(f"a name of a field must be a string, got {shown(wrong[0])}")
+    return value
 
 
 def _read_arms(value: Any) -> dict[str, Arm]:
     """Arms in any of their short forms, as `Arm`s."""
     if not isinstance(value, dict):
-        raise ValueError("arms must be a table from names to arms")
+        raise _refused("arms must be a table from names to arms")
     made: dict[str, Arm] = {}
     problems: list[str] = []
     for name, one in cast("dict[str, Any]", value).items():
@@ -80,14 +110,16 @@ def _one_or_several(value: Any, info: ValidationInfo) -> Any:
     several = [plain(number) for number in (given if isinstance(given, (list, tuple, range)) else [given])]
     if not several or not all(isinstance(number, int) and not isinstance(number, bool) for number in several):
         table = ", or a table of one for each batch size" if info.field_name == "steps" else ""
-        raise ValueError(f"{info.field_name} is {value!r}; expected an integer, or a list of them{table}")
+        raise _refused(f"{info.field_name} is {shown(value)}; expected an integer, or a list of them{table}")
+    if any(number > _MOST for number in several):
+        raise _refused(f"{info.field_name} is {shown(value)}; expected numbers of at most {_MOST:,}")
     if any(number < 1 for number in several):
-        raise ValueError(f"{info.field_name} is {value!r}; expected numbers of at least 1")
+        raise _refused(f"{info.field_name} is {shown(value)}; expected numbers of at least 1")
     if not by_size:
         return _without(_repeated(info.field_name or "", several), tuple(several))
     sizes = cast("dict[Any, Any]", value)
     if wrong := [size for size in sizes if not str(size).isdecimal()]:
-        raise ValueError(f"steps has the batch size {wrong[0]!r}; expected an integer")
+        raise _refused(f"steps has the batch size {shown(wrong[0])}; expected an integer")
     return {int(size): count for size, count in zip(sizes, several, strict=True)}
 
 
@@ -99,28 +131,28 @@ def _repeated(name: str, numbers: list[int]) -> list[str]:
 def _for_each_batch_size(value: Any, info: ValidationInfo) -> Any:
     sizes = info.data.get("batch_sizes")
     if isinstance(value, dict) and sizes is not None and set(cast("dict[int, int]", value)) != set(sizes):
-        raise ValueError(f"steps has the batch sizes {sorted(value)}, and batch_sizes {sorted(sizes)}")
+        raise _refused(f"steps has the batch sizes {sorted(value)}, and batch_sizes {sorted(sizes)}")
     return value
 
 
 def _check_sampler(value: str) -> str:
     if value not in SAMPLERS:
         close = nearest(value, SAMPLERS)
-        raise ValueError(f"there is no sampler '{value}'{close or ';'} there are {', '.join(SAMPLERS)}")
+        raise _refused(f"there is no sampler '{value}'{close or ';'} there are {', '.join(SAMPLERS)}")
     return value
 
 
 def _at_most_the_trials(value: int, info: ValidationInfo) -> int:
     trials = info.data.get("trials", value)
     if value > trials:
-        raise ValueError(f"shortlist is {value} and a search has {trials} trials")
+        raise _refused(f"shortlist is {value} and a search has {trials} trials")
     return value
 
 
 def needed_for_steps(value: Any, info: ValidationInfo) -> Any:
     """A target, which must be there where `select` counts the steps to it."""
     if value is None and info.data.get("select") == "steps":
-        raise ValueError("select = 'steps' counts steps to a target: give one in [target]")
+        raise _refused("select = 'steps' counts steps to a target: give one in [target]")
     return value
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import ConfigurationError, nearest
+from descend.arguments import check_choice, require
 from descend.study.design.arm import Arm, arm
 from descend.study.design.space import choice, log, one_minus_log
 from descend.study.design.study import Study, Target
@@ -126,7 +126,5 @@ def preset(name: str, workload: Any, **given: Any) -> Study:
     Raises:
         ConfigurationError: there is no such design.
     """
-    if name not in PRESETS:
-        close = nearest(name, PRESETS)
-        raise ConfigurationError(f"there is no preset '{name}'{close or ';'} there are {', '.join(PRESETS)}")
+    require(check_choice("name of a preset", name, PRESETS))
     return PRESETS[name](workload, **given)

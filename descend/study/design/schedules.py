@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, cast
 
+from descend.arguments import is_number, shown
 from descend.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
@@ -60,14 +61,14 @@ def check_schedule(name: Any, options: Mapping[str, Any]) -> list[str]:
     for option, given in options.items():
         for value in cast("list[Any]", given) if isinstance(given, list) else [given]:
             if option in known and (wrong := _wrong(option, value)):
-                found.append(f"schedule '{name}': {option} is {value!r}; expected {wrong}")
+                found.append(f"schedule '{name}': {option} is {shown(value)}; expected {wrong}")
                 break
     return found
 
 
 def _wrong(option: str, value: Any) -> str | None:
     """What was expected of an option with this value."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    number = is_number(value) and math.isfinite(value)
     if option.endswith("_fraction"):
         return None if number and 0 <= value <= 1 else "a part from 0 to 1"
     return None if number and value > 0 else "a number above 0"

@@ -10,9 +10,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from descend.arguments import is_number, shown
 from descend.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
@@ -41,14 +43,19 @@ class Dimension:
     options: tuple[Any, ...]
 
     def __post_init__(self) -> None:
+        given: Any = self.options
+        if not isinstance(given, (list, tuple)):
+            raise ConfigurationError(f"options must be a list or a tuple, got {shown(given)}")
+        object.__setattr__(self, "options", tuple(plain(option) for option in given))
         if problem := self._problem():
-            raise ConfigurationError(f"{{ {self.kind} = {list(self.options)} }}: {problem}")
+            raise ConfigurationError(f"{{ {_bare(self.kind)} = {shown(list(self.options))} }}: {problem}")
 
     def _problem(self) -> str | None:
-        if self.kind not in KINDS:
-            return f"there is no such kind{nearest(self.kind, KINDS) or ';'} there are {', '.join(KINDS)}"
+        kind: Any = self.kind
+        if not isinstance(kind, str) or kind not in KINDS:
+            return f"there is no such kind{nearest(_bare(self.kind), KINDS) or ';'} there are {', '.join(KINDS)}"
         if self.kind == "choice":
-            distinct = len({repr(option) for option in self.options})
+            distinct = len({_described(option) for option in self.options})
             return None if distinct == len(self.options) > 0 else "there must be at least one option, and no two alike"
         if len(self.options) != 2 or not all(_is_number(end) for end in self.options):
             return "expected two numbers, the lower and the upper end"
@@ -61,6 +68,8 @@ class Dimension:
             return "the distance from 1 is at most 1"
         if self.kind == "integer" and any(end != int(end) for end in self.options):
             return "expected integers"
+        if not math.isfinite(float(high) / low if self.kind in ("log", "one_minus_log") else float(high) - low):
+            return "the ends are farther from each other than numbers reach"
         return None
 
     @property
@@ -120,7 +129,24 @@ class Dimension:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return is_number(value) and math.isfinite(value)
+
+
+def _described(option: Any) -> str:
+    """The repr of an option, by which options differ; of an object without one its address."""
+    try:
+        return repr(option)
+    except Exception:  # of any class
+        return f"{type(option).__name__} {id(option)}"
+
+
+def _bare(kind: object) -> str:
+    return kind if isinstance(kind, str) else shown(kind)
+
+
+def plain(value: Any) -> Any:
+    """Numbers of numpy and torch as Python's."""
+    return value.tolist() if callable(getattr(value, "tolist", None)) else value
 
 
 def dimension(value: Any) -> Dimension:
@@ -131,12 +157,12 @@ def dimension(value: Any) -> Dimension:
     """
     if isinstance(value, Dimension):
         return value
-    if isinstance(value, dict) and len(value) == 1:
-        ((kind, options),) = value.items()
+    if isinstance(value, Mapping) and len(cast("Mapping[Any, Any]", value)) == 1:
+        ((kind, options),) = cast("Mapping[Any, Any]", value).items()
         if isinstance(options, (list, tuple)):
             return Dimension(str(kind), tuple(options))
     raise ConfigurationError(
-        f"a dimension is written like {{ log = [1e-3, 1] }}, with one of {', '.join(KINDS)}, and not {value!r}"
+        f"it is written like {{ log = [1e-3, 1] }}, with one of {', '.join(KINDS)}, and not {shown(value)}"
     )
 
 

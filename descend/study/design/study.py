@@ -28,8 +28,9 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationError
 
+from descend.arguments import check_path, require, shown
 from descend.errors import ConfigurationError, nearest
 from descend.filenames import regular_file
 from descend.study.design.field_types import (
@@ -40,6 +41,7 @@ from descend.study.design.field_types import (
     Steps,
     Workload,
     WorkloadOptions,
+    named_fields,
     needed_for_steps,
 )
 from descend.study.design.needs import Needs
@@ -152,7 +154,7 @@ class Study(Protocol):
     arms: Arms
     trials: int = Field(default=16, ge=1)
     searches: int = Field(default=3, ge=1)
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=2**63 - 1)
     sampler: Sampler = "sobol"
     common_random_numbers: bool = True
     metric: str = "accuracy"
@@ -162,7 +164,9 @@ class Study(Protocol):
     shortlist: Shortlist = 3
     shortlist_seeds: int = Field(default=3, ge=0)
     confirmation_seeds: int = Field(default=10, ge=1)
-    target: Annotated[Target | None, Field(validate_default=True), AfterValidator(needed_for_steps)] = None
+    target: Annotated[
+        Target | None, Field(validate_default=True), AfterValidator(needed_for_steps), BeforeValidator(named_fields)
+    ] = None
     margin: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     reference: dict[str, str | int | FiniteFloat] = Field(default_factory=dict)
     needs: Needs = Needs()
@@ -258,6 +262,7 @@ def table_of(file: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         ConfigurationError: it cannot be read, or is no TOML.
     """
+    require(check_path("file", file))
     path = Path(file)
     try:
         return tomllib.loads(regular_file(path).read_text(encoding="utf-8"))
@@ -273,11 +278,11 @@ def read_study(file: str | os.PathLike[str]) -> Study:
     Raises:
         ConfigurationError: every problem of the file at once, each with the place.
     """
-    path, table = Path(file), table_of(file)
+    table = table_of(file)
     try:
         return make_study(table)
     except ConfigurationError as error:
-        raise ConfigurationError([f"{path}: {problem}" for problem in error.problems]) from None
+        raise ConfigurationError([f"{Path(file)}: {problem}" for problem in error.problems]) from None
 
 
 def make_study(table: dict[str, Any]) -> Study:
@@ -300,4 +305,4 @@ def _line(error: ErrorDetails, head: str = "") -> list[str]:
         return [f"'{place}' is missing"]
     if error["type"] == "value_error":
         return str(error["ctx"]["error"] if "ctx" in error else error["msg"]).splitlines()
-    return [f"{place} is {error['input']!r}: {error['msg']}"]
+    return [f"{place} is {shown(error['input'])}: {error['msg']}"]

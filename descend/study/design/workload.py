@@ -8,9 +8,17 @@ from pathlib import Path
 
 from descend.errors import nearest
 
-__all__ = ["check_form", "missing"]
+__all__ = ["FORMS", "RecordedWorkload", "check_form", "missing"]
 
-_FORMS = "file.py:function, module:function, FILE.prototext or zoo:NAME"
+FORMS = "file.py:function, module:function, FILE.prototext or zoo:NAME"
+
+
+class RecordedWorkload(str):
+    """The name of a workload that was a Python object, such as `__main__:<lambda>`: enough to read a study, and not to
+    go on with it.
+    """
+
+    __slots__ = ()
 
 
 def check_form(text: str) -> list[str]:
@@ -21,7 +29,7 @@ def check_form(text: str) -> list[str]:
     found = Path(place).stem if place.endswith(".py") else all(part.isidentifier() for part in place.split("."))
     if name.isidentifier() and found and Path(place).name != ".py":
         return []
-    return [f"workload '{text}' must be of the form {_FORMS}"]
+    return [f"workload '{text}' must be of the form {FORMS}"]
 
 
 def missing(text: str) -> str | None:

@@ -437,7 +437,7 @@ def noise(found: dict[str, Any]) -> Table:
             f"{one['step']}",
             "refused" if one["scale"] is None else short(one["scale"]),
             "" if one["interval"] is None else _ends(one["interval"]),
-            one["said"],
+            one["said"] or "",
         )
         for one in found["points"]
     ]

@@ -65,7 +65,7 @@ def write(comparison: Comparison, path: str | os.PathLike[str], *, seconds: bool
 
 def report_page(comparison: Comparison, live: Live) -> str:
     """The text of `report.html`, to be served."""
-    shown, reason = number(sections(comparison))
+    shown, reason = number(sections(comparison), live=live)
     return page(comparison.study.name, shown, ranked=comparison.ranked, reason=reason, live=live)
 
 

@@ -195,6 +195,8 @@ class _Ways:
         try:
             return self._choose(trials, name)
         except ConfigurationError:
+            if name not in _UNDIVIDED:
+                raise
             return self._known(trials, _UNDIVIDED[name])
 
     def _choose(self, trials: list[Trial], wanted: str | Executor) -> Executor:

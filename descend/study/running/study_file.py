@@ -11,10 +11,13 @@ import platform
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, cast
 
+from descend.arguments import require, shown
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError
 from descend.filenames import regular_file
+from descend.runtime.json_object import without_repeats
 from descend.runtime.run_directory import write_beside
 from descend.study.design.study import Study, make_study
+from descend.study.design.workload import RecordedWorkload, check_form
 from descend.version import __version__
 
 if TYPE_CHECKING:
@@ -43,8 +46,10 @@ class StudyFile:
         """
         plain, facts = study.plain(), _versions()
         if not self.file.exists():
+            require(_unstorable(plain))
             write_beside(self.file, _text({"study": plain, "hashes": hashes, "made_with": facts, "amendments": []}))
             return
+        require(_unstorable(plain))
         frozen = self.read()
         changes = _changes(frozen["study"], plain) | _changes(frozen["hashes"], hashes, "hashes.")
         known = {name: facts.get(name) for name in frozen["made_with"]}
@@ -70,7 +75,8 @@ class StudyFile:
             StorageError: it is damaged.
         """
         try:
-            found = json.loads(regular_file(self.file).read_text(encoding="utf-8"))
+            text = regular_file(self.file).read_text(encoding="utf-8")
+            found = json.loads(text, object_pairs_hook=without_repeats)
             whole = {name: _of_kind(found[name], kind) for name, kind in _PARTS.items()}
             for amendment in whole["amendments"]:
                 for pair in _of_kind(amendment, dict).values():
@@ -92,6 +98,9 @@ class StudyFile:
             StorageError: it is damaged.
         """
         described = self.read()["study"]
+        workload = described.get("workload")
+        if isinstance(workload, str) and check_form(workload):
+            described = {**described, "workload": RecordedWorkload(workload)}
         try:
             return make_study(described)
         except ConfigurationError as error:
@@ -105,6 +114,27 @@ def _of_kind(value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"expected a {kind.__name__}, and found {value!r:.40}")
     return value
+
+
+def _unstorable(plain: dict[str, Any]) -> list[str]:
+    """The settings of arms, and other fields, that no file can hold."""
+    fields = {name: value for name, value in plain.items() if name != "arms"}
+    for name, arm in plain["arms"].items():
+        for part in ("fixed", "space"):
+            fields |= {f"arms.{name}: {part}[{key!r}]": value for key, value in arm[part].items()}
+    what = "a number, a text, or a list or table of them, which study.json can hold"
+    remedy = "leave directory out, or write it otherwise"
+    return [
+        f"{name} must be {what}, got {shown(value)}: {remedy}" for name, value in fields.items() if not _is_json(value)
+    ]
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def _text(plain: dict[str, Any]) -> str:

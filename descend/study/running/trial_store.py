@@ -13,6 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from descend.arguments import check_path, require
 from descend.errors import ConfigurationError, StorageError
 from descend.runtime.directory_lock import DirectoryLost, HeldFolder
 from descend.study.running.executor_files import ExecutorFiles
@@ -106,6 +107,7 @@ class StudyDirectory:
     def __init__(
         self, path: str | os.PathLike[str], study: Study | None = None, hashes: dict[str, str] | None = None
     ) -> None:
+        require(check_path("directory", path))
         self.path = Path(path)
         self._file = StudyFile(self.path)
         self._files = RecordFiles(self.path / "records")

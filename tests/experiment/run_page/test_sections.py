@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from descend.experiment.run_page.read import RunRecord
-from descend.experiment.run_page.sections import MAX_POINTS, quantity_figure, sections
+from descend.experiment.run_page.metrics import MAX_POINTS, RunMetrics
+from descend.experiment.run_page.read import RunRecord, facts_from
+from descend.experiment.run_page.sections import quantity_figure, sections
 from descend.pages.chart import Line
 from descend.pages.parts import Figure, Table
 
@@ -16,7 +17,11 @@ def row(mode, step, objective, **more):
 
 def record(rows=(), trainers=1, **facts):
     facts = {"end": {"exit_code": 0, "reason": "finished 2 of 2 epochs"}, **facts}
-    return RunRecord(Path("/nowhere/run <1>"), facts, tuple(rows), (), {}, (), trainers, is_active=False)
+    own = [[row for row in rows if row.get("trainer", 0) == number] for number in range(trainers)]
+    metrics = {number: RunMetrics.of(some) for number, some in enumerate(own)}
+    return RunRecord(
+        Path("/nowhere/run <1>"), facts_from(facts), metrics, {}, (), has_several=trainers > 1, is_active=False
+    )
 
 
 ROWS = (

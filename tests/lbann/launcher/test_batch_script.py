@@ -232,3 +232,109 @@ def test_a_script_of_ones_own(tmp_path, driver):
 def test_profiling_stands_before_the_driver(tmp_path):
     lbann.run(*experiment(), work_dir=tmp_path, nvprof=True, setup_only=True)
     assert f"nvprof --log-file {tmp_path}/nvprof_output_%p.nvvp.log " in (tmp_path / "batch.sh").read_text()
+
+
+EVIL = "x\ntouch {0}/evil\n#"
+
+
+@pytest.mark.parametrize("scheduler", [*HEADERS, "local"])
+@pytest.mark.parametrize("name", ["job_name", "partition", "account", "reservation", "launcher", "launcher_args"])
+@pytest.mark.parametrize("character", ["\n", "\r", "\0", "\x1b", "\u2028", "\x85"])
+def test_no_value_begins_a_line_of_its_own(tmp_path, scheduler, name, character):
+    given = {name: f"x{character}touch {tmp_path}/evil"}
+    with pytest.raises(ConfigurationError, match=f"{name}.* must be .*string of one line"):
+        make_script(scheduler, tmp_path / "job", **given)
+
+
+def make_script(scheduler, folder, **given):
+    script = lbann.launcher.make_batch_script(folder, scheduler=scheduler, **given)
+    script.add_parallel_command("true")
+    return script.text()
+
+
+@pytest.mark.parametrize("scheduler", [*HEADERS, "local"])
+def test_a_folder_of_several_lines_is_refused(tmp_path, scheduler):
+    with pytest.raises(ConfigurationError, match="work_dir must be"):
+        make_script(scheduler, tmp_path / "a\ntouch evil")
+
+
+@pytest.mark.parametrize("command", [EVIL, ["echo", EVIL], ("a\rb",)])
+def test_a_command_is_one_line(tmp_path, command):
+    script = lbann.launcher.make_batch_script(tmp_path, scheduler="local")
+    for add in (script.add_command, script.add_parallel_command):
+        with pytest.raises(ConfigurationError, match=r"command must be a string of one line.*add each line"):
+            add(command)
+    script.add_command("echo a\t b")  # a tab is white space
+    with pytest.raises(ConfigurationError, match="command must be"):
+        lbann.run(*experiment(), work_dir=tmp_path / "job", lbann_args=EVIL, setup_only=True)
+
+
+def test_values_of_variables_are_what_the_job_sees(tmp_path):
+    """Whatever text they are: bash is asked."""
+    values = {"A": "a\nb", "B": "$(touch evil)", "C": "'\"`\\", "D": "\x1b[1m\t", "E": "\u2028é"}
+    script = lbann.launcher.make_batch_script(tmp_path, scheduler="local", environment=values)
+    program = tmp_path / "show.py"
+    program.write_text(f"import os; assert {{name: os.environ[name] for name in 'ABCDE'}} == {values!r}")
+    script.add_parallel_command(f"python3 {program}")
+    assert script.run() == 0
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "A\ntouch x\n#", "1A", "A=B", "é", 3, None])
+def test_names_of_variables_are_names(tmp_path, name):
+    with pytest.raises(ConfigurationError, match="is not a name of a variable"):
+        lbann.launcher.make_batch_script(tmp_path, scheduler="slurm", environment={name: "1"})
+
+
+@pytest.mark.parametrize("value", ["a\0b", "\ud800"])
+def test_values_that_no_variable_can_hold_are_refused(tmp_path, value):
+    with pytest.raises(ConfigurationError, match=r"environment\['A'\] must be text"):
+        lbann.launcher.make_batch_script(tmp_path, scheduler="slurm", environment={"A": value})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"time_limit": "1\n#"}, "time_limit must be a finite number > 0"),
+        ({"time_limit": -1}, "time_limit must be"),
+        ({"nodes": "2\n"}, "nodes must be an integer >= 1"),
+        ({"procs_per_node": 0}, "procs_per_node must be an integer >= 1"),
+        ({"job_name": 3}, "job_name must be a non-empty string"),
+        ({"environment": 3}, "environment must be a mapping"),
+    ],
+)
+def test_arguments_of_other_kinds_are_refused(tmp_path, given, said):
+    with pytest.raises(ConfigurationError, match=said):
+        lbann.launcher.make_batch_script(tmp_path, scheduler="slurm", **given)
+
+
+def test_what_is_changed_later_is_checked_when_the_script_is_written(tmp_path):
+    script = lbann.launcher.make_batch_script(tmp_path, scheduler="slurm")
+    script.options["partition"] = "x\ntouch evil"
+    with pytest.raises(ConfigurationError, match="partition must be"):
+        script.write()
+
+
+def test_a_folder_with_blanks_reaches_the_driver_as_one_word(tmp_path, driver):
+    Path(driver).write_text('#!/bin/sh\necho "$#"\n')
+    folder = tmp_path / "a b $(touch evil)"
+    assert lbann.run(*experiment(), work_dir=folder, lbann_exe=driver) == 0
+    assert "\n1\n" in (folder / "out.log").read_text()
+
+
+def test_the_key_of_data_sets_is_in_no_record_of_the_scheduler(tmp_path, monkeypatch):
+    """A submitted job reads it from a file of its user; neither the environment nor the script has it."""
+    monkeypatch.setattr("descend.lbann.launcher.batch_script.dataset_environment", lambda: {"THE_KEY": "secret"})
+    program = tmp_path / "sbatch"
+    program.write_text(f'#!/bin/sh\nenv > {tmp_path}/environment\ncp "$1" {tmp_path}/script\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert lbann.run(*experiment(), work_dir=tmp_path / "job", scheduler="slurm", batch_job=True) == 0
+    assert "secret" not in (tmp_path / "environment").read_text()
+    text = (tmp_path / "script").read_text()
+    assert "secret" not in text
+    (file,) = (tmp_path / "job").glob("the_key-*")
+    assert file.stat().st_mode & 0o777 == 0o600
+    line = next(line for line in text.splitlines() if line.startswith("export THE_KEY="))
+    said = subprocess.run(["bash", "-c", f'{line}; echo "$THE_KEY"'], capture_output=True, text=True, check=True)
+    assert said.stdout == "secret\n"

@@ -1,9 +1,12 @@
 """Arms: their short forms, their settings, and what is wrong with them."""
 
+import contextlib
 import datetime
 import functools
 import math
+from types import MappingProxyType
 
+import numpy as np
 import pytest
 import torch
 
@@ -84,3 +87,84 @@ def test_a_partial_sets_the_middle_of_the_learning_rates_and_what_is_fixed():
     one = arm(functools.partial(torch.optim.SGD, lr=0.5, momentum=0.9))
     assert one == Arm(torch.optim.SGD, {"lr": log(0.005, 50.0)}, {"momentum": 0.9})
     assert arm(functools.partial(torch.optim.Adam)).space == arm(torch.optim.Adam).space
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"lr": {"log": [1, 3]}},
+        {"lr": {"log": (1, 3)}},
+        {"lr": log(1, 3)},
+        {"lr": {"log": [np.float32(1), torch.tensor(3)]}},
+        MappingProxyType({"lr": {"log": [1, 3]}}),
+    ],
+    ids=repr,
+)
+def test_a_space_is_written_as_in_a_file_or_in_python(space):
+    assert Arm("SGD", space) == Arm("SGD", {"lr": log(1, 3)})
+    assert arm({"optimizer": "SGD", "space": space}) == Arm("SGD", {"lr": log(1, 3)})
+
+
+def test_tables_within_tables_are_dotted_names_in_python_too():
+    space = {"lr": log(1, 2), "schedule": {"warmup_power": {"choice": [1, 2]}}}
+    made = Arm("SGD", space, {"roles": {"bias": {"x": 1}}})
+    assert list(made.space) == ["lr", "schedule.warmup_power"]
+    assert made.fixed == {"roles.bias.x": 1}
+
+
+NO_DIMENSIONS = [
+    *(3, None, "log", [1, 3], {}, {"log": 3}, {"log": None}, {"log": [3, 1]}, {"log": ["a", "b"]}, {"lgo": [1, 3]}),
+    *({"log": [1, 10**400]}, {"log": [5e-324, 1e308]}, {"linear": [-1e308, 1e308]}, {"log": [1, 3], "linear": [1, 3]}),
+    *({"integer": [1, math.inf]}, {"choice": []}, object()),
+]
+
+
+@pytest.mark.parametrize("value", NO_DIMENSIONS, ids=lambda value: f"{value!r:.30}")
+def test_a_dimension_that_is_none_is_named_with_its_value_and_the_remedy(value):
+    with pytest.raises(ConfigurationError) as error:
+        Arm("SGD", {"lr": value})
+    (problem,) = error.value.problems
+    assert problem.startswith("space['lr'] must be a range such as descend.study.log(1e-3, 1) or {'log': [1e-3, 1]}")
+    assert ", got " in problem
+
+
+class Odd:
+    """Has no repr."""
+
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+ODD = [
+    *(None, True, 3, math.nan, 10**400, "", b"x", [], [1], (), {1: 2}, {None: 1}, {1, 2}, Odd(), 1j, "\ud800"),
+    *(np.zeros((2, 2)), torch.zeros(3), functools.partial(torch.optim.SGD), datetime.date(2020, 1, 1), iter([1])),
+]
+
+
+@pytest.mark.parametrize("name", ["optimizer", "space", "fixed", "schedule", "trials"])
+@pytest.mark.parametrize("value", ODD, ids=lambda value: type(value).__name__)
+def test_arguments_of_any_type_are_taken_or_refused_in_our_words(name, value):
+    given = {"optimizer": "SGD", "space": {"lr": log(0.1, 1)}, name: value}
+    for make in (lambda: Arm(**given), lambda: arm(given), lambda: arm(value)):
+        with contextlib.suppress(ConfigurationError):
+            made = make()
+            made.problems()
+            made.plain()
+
+
+@pytest.mark.parametrize("name", ["lr", "momentum", "schedule.warmup_fraction", "phases.x.lr", "roles.bias.lr_mult"])
+@pytest.mark.parametrize("value", ODD, ids=lambda value: type(value).__name__)
+def test_settings_of_any_type_are_taken_or_refused_in_our_words(name, value):
+    with contextlib.suppress(ConfigurationError):
+        Arm("SGD", {}, {"lr": 0.1, name: value}, "polynomial").problems()
+
+
+def test_everything_that_is_wrong_with_an_arm_is_said_at_once():
+    with pytest.raises(ConfigurationError) as error:
+        Arm(3, [1], "x", 4)
+    assert [problem.partition(" must be ")[0] for problem in error.value.problems] == [
+        "optimizer",
+        "space",
+        "schedule",
+        "fixed",
+    ]

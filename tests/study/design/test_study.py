@@ -1,14 +1,31 @@
 """Study files: what is read, and every mistake at once."""
 
+import contextlib
 import datetime
 import json
 import math
 import tomllib
 
+import numpy as np
 import pytest
 
 from descend.errors import ConfigurationError
-from descend.study.design import Arm, Study, Target, arm, log, make_study, read_study
+from descend.study.design import (
+    Arm,
+    Dimension,
+    Study,
+    Target,
+    arm,
+    choice,
+    integer,
+    linear,
+    lint,
+    log,
+    make_study,
+    one_minus_log,
+    preset,
+    read_study,
+)
 from descend.study.design.toml import to_toml
 
 FILE = """
@@ -192,13 +209,13 @@ space = { lr = { linear = [-0.1, 0.5] } }
         "select = 'steps' counts steps to a target",
         "shortlist is 3 and a search has 2 trials",
         "arms.a: there is no optimizer 'SDG'; did you mean 'SGD'?",
-        "arms.a: space.lr: { lg = [0.1, 1] }: there is no such kind",
+        "arms.a: space['lr'] must be a range such as descend.study.log(1e-3, 1) or {'log': [1e-3, 1]}, got {'lg': ",
         "arms.a: schedule 'cosine': warmup_fraction is 1.5; expected a part from 0 to 1",
         "arms.b: 'lr' is 'fast'; expected a number of at least 0",
         "arms.b: 'weight_decay' is -1.0; expected a number of at least 0",
         "arms.b: 'shedule.warmup_power' begins with none of schedule, roles, workload, phases; did you",
-        "arms.c: optimizer is 3; expected a rule's name",
-        "arms.d: fixed is 0.1; expected a table",
+        "arms.c: optimizer must be a rule's name",
+        "arms.d: fixed must be a table, got 0.1",
         "arms.e: trials must be an integer >= 1, got 'many'",
         "arms.e: 'lr' is -0.1; expected a number of at least 0",
     ]
@@ -253,3 +270,54 @@ def test_what_is_known_at_the_end_has_no_steps_to_it():
     for other in ({"judge": "test"}, {"split": "finetuned"}):
         with pytest.raises(ConfigurationError, match="select = 'steps' counts steps"):
             Study(**fields, **steps, **other)
+
+
+FIELDS = (
+    *("name", "workload_options", "batch_sizes", "steps", "arms", "trials", "searches", "seed", "sampler", "metric"),
+    *("common_random_numbers", "lower_is_better", "select", "evaluations", "shortlist", "shortlist_seeds", "target"),
+    *("confirmation_seeds", "margin", "reference", "needs", "checkpoint_every", "split", "judge", "ruleset", "rounds"),
+)
+
+
+class Odd:
+    """Has neither a repr nor an answer to ==."""
+
+    __hash__ = None
+
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+    def __eq__(self, other):
+        raise RuntimeError("no answer")
+
+
+DEEP: list = [1]
+for _ in range(300):
+    DEEP = [DEEP]
+ODD = [
+    *(None, True, -1, 3, 2.5, float("nan"), 1e308, 10**400, "", "x", "\ud800", b"x", [], [1], [[1]], {}, {1: 2}),
+    *({"a": None}, {None: 1}, {1, 2}, Odd(), object, lambda: 1, range(3), iter([1]), DEEP, {"a": DEEP}, 1j),
+    *(np.float32(3), np.array([1, 2]), np.zeros((2, 2)), log(1, 2), arm("SGD"), {"lr": 10**400}, {"a": Odd()}),
+]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_fields_of_any_type_are_taken_or_refused_in_our_words(name):
+    given = {"workload": "t.py:t", "batch_sizes": [8], "steps": [3], "arms": {"a": "SGD"}, "trials": 3}
+    for value in ODD:
+        with contextlib.suppress(ConfigurationError):
+            made = Study(**{**given, name: value})
+            lint(made)
+            json.dumps(made.plain())
+        with contextlib.suppress(ConfigurationError):
+            Target(**{"value": 0.5, name: value})
+
+
+@pytest.mark.parametrize("make", [log, linear, one_minus_log, integer, choice, Dimension, preset, arm, read_study])
+def test_constructors_take_any_value_or_refuse_it_in_our_words(make):
+    usual = {Dimension: ("log", (1, 2)), preset: ("aa", "t.py:t"), arm: ("SGD",), read_study: ("none.toml",)}
+    given, named = usual.get(make, (1, 2)), {"batch_size": 8, "steps": 3} if make is preset else {}
+    for value in ODD:
+        for place in range(len(given)):
+            with contextlib.suppress(ConfigurationError):
+                make(*given[:place], value, *given[place + 1 :], **named)

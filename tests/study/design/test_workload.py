@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from descend.study.design.workload import check_form, missing
+from descend.errors import ConfigurationError
+from descend.study.design import Study
+from descend.study.design.workload import RecordedWorkload, check_form, missing
 
 
 @pytest.mark.parametrize(
@@ -31,3 +33,17 @@ def test_what_is_not_there_is_reported_without_running_anything(tmp_path, monkey
     assert missing("json:loads") is None
     (tmp_path / "broken.py").write_text("def (")
     assert "broken.py is not Python" in missing("broken.py:f")
+
+
+def test_a_name_that_was_recorded_is_a_workload_to_read_and_none_to_write():
+    given = {"batch_sizes": 8, "steps": 3, "arms": {"a": "SGD"}}
+    name = "__main__:<lambda>"
+    assert Study(workload=RecordedWorkload(name), **given).plain()["workload"] == name
+    with pytest.raises(ConfigurationError, match="must be of the form"):
+        Study(workload=name, **given)
+
+
+@pytest.mark.parametrize("value", [None, 3, [], {}, b"a.py:f", {1: 2}], ids=repr)
+def test_a_workload_is_text_or_a_task_or_a_function(value):
+    with pytest.raises(ConfigurationError, match="workload must be a text of the form"):
+        Study(workload=value, batch_sizes=8, steps=3, arms={"a": "SGD"})

@@ -103,3 +103,21 @@ def test_parts_of_another_kind_are_other_settings_and_no_crash(tmp_path, change)
     else:
         write(tmp_path)
         assert StudyFile(tmp_path).study() == study()
+
+
+def test_what_no_file_can_hold_is_named(tmp_path):
+    arms = {"a": Arm("torch.optim:SGD", {}, {"lr": 0.1, "hook": object(), "foreach": None})}
+    said = r"arms\.a: fixed\['hook'\] must be a number, a text.*got <object.*: leave directory out"
+    with pytest.raises(ConfigurationError, match=said) as error:
+        write(tmp_path, arms=arms)
+    assert len(error.value.problems) == 1
+    assert not (tmp_path / "study.json").exists()
+
+
+@pytest.mark.parametrize("name", ["__main__:<lambda>", "nb:f.<locals>.g", "functools:partial", "", "\0", "\ud800"])
+def test_the_workload_that_was_recorded_need_not_be_one_that_can_be_opened(tmp_path, name):
+    write(tmp_path)
+    text = json.loads((tmp_path / "study.json").read_text())
+    text["study"]["workload"] = name
+    (tmp_path / "study.json").write_text(json.dumps(text))
+    assert StudyFile(tmp_path).study().workload == name
