@@ -142,10 +142,10 @@ class StudyTask:
                 f"which field is the target is not clear from the names ({', '.join(names)}): pass targets=['...']"
             )
         inputs = [name for name in names if name not in targets]
+        module = self.module(0)
+        if takes_one(module, inputs, fields):
+            return join_columns(module, [fields[name] for name in inputs]), fields[targets[0]]
         if len(inputs) > 1:
-            module = self.module(0)
-            if takes_one(module, inputs, fields):
-                return join_columns(module, [fields[name] for name in inputs]), fields[targets[0]]
             taken = list(inspect.signature(module.forward).parameters)
             if unknown := [name for name in inputs if name not in taken]:
                 raise ConfigurationError(
