@@ -109,3 +109,77 @@ def test_samples_without_the_fields_of_the_first_are_refused(found, known, messa
 @pytest.mark.parametrize(("found", "known"), [("0 1", "0 1"), ("y x", "x y"), ("x y number", "x y")])
 def test_samples_with_the_fields_of_the_first_pass(found, known):
     check_fields(found.split(), known.split())
+
+
+COLUMN = torch.arange(4.0)
+NUMBERS = torch.arange(4)
+
+
+class Own(nn.Module):
+    """A forward of a user's; its parameter is called x."""
+
+    def __init__(self, layer, change=lambda x: x):
+        super().__init__()
+        self.layer, self.change = layer, change
+
+    def forward(self, x):
+        return self.layer(self.change(x))
+
+
+def output(module, fields, targets=None):
+    found = assign_fields(fields, module, loss_of("mse"), targets, needs_targets=False)
+    return found.call(module, found.values(fields))
+
+
+@pytest.mark.parametrize("column", [COLUMN, NUMBERS, COLUMN.double(), NUMBERS > 1, COLUMN.half()], ids=repr)
+@pytest.mark.parametrize("name", ["a", "input", "x"])
+@pytest.mark.parametrize("module", [nn.Linear(1, 3), nn.Sequential(nn.Linear(1, 3)), Own(nn.Linear(1, 3))], ids=repr)
+def test_one_column_is_the_matrix_that_two_are(module, name, column):
+    """Whatever its type and its name, which may be the one that torch gave a parameter."""
+    assert output(module, {name: column}).shape == (4, 3)
+    wanted = module(column.float().reshape(-1, 1))
+    torch.testing.assert_close(output(module, {name: column}), wanted, rtol=0, atol=0)
+
+
+def test_one_column_beside_a_target():
+    found = assign_fields({"a": COLUMN, "y": COLUMN}, nn.Linear(1, 1), loss_of("mse"))
+    assert (found.inputs, found.targets, found.joined) == (("a",), ("y",), True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "module"),
+    [
+        ({"0": COLUMN}, nn.Identity()),  # an array, and no table
+        ({"0": COLUMN, "1": COLUMN}, nn.Identity()),
+        ({"samples": COLUMN}, nn.Identity()),  # a file that is one array
+        ({"x": COLUMN}, Own(nn.Linear(1, 3), lambda x: x.unsqueeze(1))),
+        ({"x": COLUMN}, Own(nn.Identity())),  # computes with the column as it is
+        ({"a": COLUMN + 1j}, nn.Identity()),
+        ({"a": COLUMN[:, None]}, nn.Linear(1, 3)),
+        ({"a": NUMBERS}, nn.Sequential(nn.Embedding(4, 2), nn.Linear(2, 3))),
+        ({"a": NUMBERS}, Own(nn.Embedding(4, 3))),
+        ({"x": NUMBERS}, Own(nn.Embedding(4, 3))),
+    ],
+)
+def test_what_is_no_table_of_numbers_stays_as_it_is(fields, module):
+    found = assign_fields(fields, module, loss_of("mse"), needs_targets=False)
+    assert not found.joined
+    name = found.inputs[0]
+    assert torch.equal(output(module, fields), module(fields[name]))
+
+
+def test_several_columns_of_indices_stay_integers_where_an_embedding_takes_them():
+    module = nn.Sequential(nn.Embedding(4, 2), nn.Flatten(), nn.Linear(4, 3))
+    assert output(module, {"a": NUMBERS, "b": NUMBERS}).shape == (4, 3)
+    with pytest.raises(RuntimeError, match="indices"):  # a column of them is a number, so all are
+        output(module, {"a": NUMBERS, "b": COLUMN})
+
+
+def test_finding_out_the_form_of_a_column_leaves_no_trace():
+    module = Own(nn.Sequential(nn.Dropout(), nn.BatchNorm1d(1), nn.Linear(1, 3)))
+    module.layer[2].eval()
+    state, before = torch.get_rng_state(), {name: t.clone() for name, t in module.state_dict().items()}
+    assert assign_fields({"x": COLUMN, "y": COLUMN}, module, loss_of("mse")).joined
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(t, before[name]) for name, t in module.state_dict().items())
+    assert [part.training for part in module.layer] == [True, True, False]
