@@ -5,6 +5,8 @@ fields    the path of a data set without the first slash; of one group that was 
           and so on, those of the role, without its name. Scales of other dimensions, as of netCDF-4, are left out
 types     numbers, booleans (an enumeration of h5py), times of h5py and text; arrays of different lengths as those of
           Parquet; of a compound type, as PyTables writes tables, a field NAME.PART for each part
+numbers   as the attributes of netCDF's conventions mean them, see cf_attributes.py; as they are stored with
+          `mask_and_scale=False`
 enums     their numbers, with the names as classes where these go from 0 up; as a class they are numbered from 0 up, in
           the order of their numbers
 
@@ -27,6 +29,7 @@ from descend.data.arrow_columns import LENGTH
 from descend.data.concatenated import Pieces
 from descend.data.expansion import check_expansion
 from descend.data.file_format import FileFormat, library
+from descend.data.formats.cf_attributes import StoredNumbers, is_bare_dimension, is_netcdf4, stored_numbers
 from descend.data.formats.hdf5_blocks import StoredRows
 from descend.data.nested_fields import part_of, parts_of
 from descend.data.paths import arrays_of_role, role_of
@@ -48,7 +51,6 @@ __all__ = ["FILE_FORMATS", "HDF5Source"]
 MAX_FIELDS = 16_384
 _MAX_LINKS = 32_768
 _POINTER_BYTES = 16  # of an array of its own length, or of a text
-_BARE_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"  # that netCDF-4 writes
 _INDEX = "_i_"  # as PyTables calls the group beside a table
 _MAX_DEPTH = 64
 _SCANNED = 4096  # arrays of different lengths that are looked at in one go
@@ -59,7 +61,7 @@ class HDF5Source:
 
     Args:
         paths: The files.
-        options: Those of the caller; `key`, `length` and classes are used.
+        options: Those of the caller; `key`, `length`, `mask_and_scale` and classes are used.
 
     Raises:
         DataError: a file is damaged, or data sets differ in length or between files.
@@ -72,6 +74,8 @@ class HDF5Source:
         self._length = options.length
         self.left_out: dict[str, str] = {}
         self.classes: dict[str, list[str]] = {}
+        self._numbers: dict[tuple[Path, str], StoredNumbers] = {}  # of fields whose numbers stand for others
+        self._missing: dict[tuple[Path, str], str] = {}  # how many values a field of integers lacks, where it is known
         there = _data_sets(self._open(paths[0]), self.left_out)
         self._parts: dict[str, tuple[str, ...]] = {}  # of fields that are a part of a compound type, its place
         self._enums: dict[str, dict[int, str]] = {}  # the name of each number
@@ -111,6 +115,8 @@ class HDF5Source:
     def _fields(self, path: Path, options: ReadOptions) -> tuple[dict[str, Field], int]:
         """The fields of a file and the number of its samples."""
         file, found, counts = self._open(path), dict[str, Field](), dict[str, int]()
+        there = (file[name] for name in self._names.values() if name in file)
+        netcdf = options.mask_and_scale and is_netcdf4(file, there)
         types: dict[str, np.dtype[Any]] = {}  # that of a compound type with many parts takes long to make
         for name, inside in list(self._names.items()):
             try:
@@ -126,6 +132,9 @@ class HDF5Source:
                     raise DataError(f"{path}: {error}") from error
                 self.left_out[name] = str(error)
                 del self._names[name]
+            else:
+                if options.mask_and_scale and name not in self._parts:
+                    found[name] = self._meant(path, name, stored, found[name], netcdf)
         if options.key is None:
             self._leave_out_scales(file, found, counts)
         if len(set(counts.values())) > 1:
@@ -142,8 +151,7 @@ class HDF5Source:
         scales = [name for name in counts if file[self._names[name]].is_scale]
         lengths = {count for name, count in counts.items() if name not in scales}
         for name in scales:
-            title = file[self._names[name]].attrs.get("NAME", b"")
-            bare = (title if isinstance(title, bytes) else str(title).encode()).startswith(_BARE_DIMENSION)
+            bare = is_bare_dimension(file[self._names[name]])
             if lengths and (bare or (len(lengths) == 1 and counts[name] not in lengths)):
                 self.left_out[name] = f"'{name}' is the scale of a dimension"
                 for of in (self._names, found, counts):
@@ -198,15 +206,57 @@ class HDF5Source:
                 raise DataError(f"'{name}' has other names of its numbers than in the first file")
         return Field(whole, native(np.empty(0, kind)).dtype)
 
+    def _meant(self, path: Path, name: str, stored: Any, field: Field, netcdf: bool) -> Field:
+        """The field of a data set of numbers with what its attributes say, which is noted."""
+        if field.dtype.kind not in "iuf":
+            return field
+        try:
+            meant = stored_numbers(name, stored, field.dtype, netcdf=netcdf, is_enum=name in self._enums)
+        except DataError as error:
+            raise DataError(f"{path}: {error}; mask_and_scale=False reads the numbers as they are stored") from None
+        if meant is None:
+            return field
+        self._numbers[path, name] = meant
+        return Field(field.shape, meant.values(np.empty(0, field.dtype))[0].dtype)
+
+    def _values(self, name: str, path: Path, stored: Any, values: Array) -> Array:
+        """The values that stored numbers stand for.
+
+        Raises:
+            ValueError: one is missing, and there is no NaN of its type.
+        """
+        meant = self._numbers.get((path, name))
+        if meant is None:
+            return native(values)
+        values, missing = meant.values(values)
+        if values.dtype.kind != "f" and missing.any():
+            raise ValueError(
+                f"'{name}' must have a value, as {values.dtype} has no NaN, and lacks one ({meant.reason}); "
+                f"{self._lacking(name, path, stored, meant)}: leave the field out by fields=, or read the numbers as "
+                "they are stored by mask_and_scale=False"
+            )
+        return values
+
+    def _lacking(self, name: str, path: Path, stored: Any, meant: StoredNumbers) -> str:
+        """How many samples of a file lack a value, and the first of them; counted once."""
+        if (path, name) not in self._missing:
+            count, first = 0, None
+            for start in range(0, len(stored), _SCANNED):
+                rows = stored[start : start + _SCANNED]  # of numbers, or of arrays of different lengths
+                lacking = np.flatnonzero([meant.values(np.asarray(row))[1].any() for row in rows])
+                if first is None and len(lacking):
+                    first = start + int(lacking[0])
+                count += len(lacking)
+            self._missing[path, name] = f"{count:,} of {len(stored):,} samples do, the first at index {first}"
+        return self._missing[path, name]
+
     def _part(self, name: str, stored: Any, at: slice | NDArray[np.int64]) -> Any:
-        """Some rows of a data set, of the part that a field has; text as such."""
+        """Some rows of a data set, of the part that a field has; text as bytes."""
         top, *below = self._parts.get(name, (None,))
-        is_text = name in self._texts
-        reading = stored.fields(top) if top is not None else stored.asstr() if is_text else stored
-        values = reading[at]
+        values = (stored if top is None else stored.fields(top))[at]
         for part in below:
             values = values[part]
-        return _as_text(values) if is_text else values
+        return values
 
     def _with_lengths(self, found: Mapping[str, Field]) -> dict[str, Field]:
         fields: dict[str, Field] = {}
@@ -220,10 +270,32 @@ class HDF5Source:
         """Turn the text of a field into classes."""
         given = options.classes_of(name)
         if given is None:
-            texts = (self._part(name, self._open(path)[self._names[name]], np.s_[:]) for path in self._pieces.pieces)
-            given = sorted({text for some in texts for text in some.reshape(-1).tolist()})
+            given = sorted({text for path in self._pieces.pieces for text in self._texts_of(name, path)})
         self.classes[name] = given
         self.fields = {**self.fields, name: Field(self.fields[name].shape, np.dtype(np.int64))}
+
+    def _texts_of(self, name: str, path: Path) -> set[str]:
+        """The different texts of a field in a file.
+
+        Raises:
+            DataError: one is not in UTF-8.
+        """
+        stored, found = self._open(path)[self._names[name]], set[bytes | str]()
+        for start in range(0, len(stored), _SCANNED):
+            values = np.asarray(self._part(name, stored, np.s_[start : start + _SCANNED]))
+            found.update(values.reshape(-1).tolist())
+        try:
+            return {_decoded(name, one) for one in found}
+        except ValueError as error:
+            raise DataError(f"{path}, index {self._index_of_no_text(name, stored)}: {error}") from error
+
+    def _index_of_no_text(self, name: str, stored: Any) -> int:
+        for index in range(len(stored)):
+            try:
+                _as_text(name, self._part(name, stored, np.s_[index : index + 1]))
+            except ValueError:
+                return index
+        return 0
 
     def _name(self, name: str, options: ReadOptions) -> None:
         """Give the names of an enumeration as classes; numbers from 0 up in place of others, where it is a class."""
@@ -241,14 +313,19 @@ class HDF5Source:
 
     def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
         """Rows of the data sets."""
-        parts: dict[str, list[Array]] = {name: [] for name in self.fields}
+        return self.read_fields(samples, frozenset(self.fields))
+
+    def read_fields(self, samples: NDArray[np.int64], names: frozenset[str]) -> dict[str, Array]:
+        """Rows of some data sets; that of arrays of different lengths has the field of these lengths as well."""
+        read = {name: inside for name, inside in self._names.items() if {name, name + LENGTH} & names}
+        parts: dict[str, list[Array]] = {}
         places: list[NDArray[np.int64]] = []
         for path, rows, at in self._pieces.split(samples):
             places.append(at)
             wanted, back = np.unique(rows, return_inverse=True)  # h5py takes increasing numbers only
-            for name, inside in self._names.items():
+            for name, inside in read.items():
                 for field, values in self._rows(name, path, self._open(path)[inside], wanted).items():
-                    parts[field].append(values[back])
+                    parts.setdefault(field, []).append(values[back])
         order = np.argsort(np.concatenate(places), kind="stable")
         return {name: np.concatenate(some)[order] for name, some in parts.items()}
 
@@ -261,15 +338,20 @@ class HDF5Source:
             whole = last - first <= 4 * len(rows)
             some = self._part(name, stored, np.s_[first:last] if whole else rows)
             values = some[rows - first] if whole else some
+            if name in self._texts:
+                values = _as_text(name, values)
         if name in self._ragged:
             longest = self._ragged[name]
+            values = [self._values(name, path, stored, one) for one in values]
             padded = np.zeros((len(rows), longest), self.fields[name].dtype)
             for place, one in enumerate(values):
                 padded[place, : len(one)] = one[:longest]
             return {name: padded, name + LENGTH: np.array([min(len(one), longest) for one in values], dtype=np.int64)}
+        if name not in self._texts:
+            values = self._values(name, path, stored, values)
         if name in self._texts or name in self._enums:
             return {name: self._numbered(name, values) if name in self.classes else values}
-        return {name: native(values)}
+        return {name: values}
 
     def _numbered(self, name: str, values: Array) -> Array:
         """The numbers of texts, or of the numbers of an enumeration, that are classes."""
@@ -288,11 +370,21 @@ class HDF5Source:
         return f"{path}, index {row}"
 
 
-def _as_text(values: Any) -> Array:
-    """Bytes of HDF5, which are UTF-8 or ASCII, as text."""
+def _as_text(name: str, values: Any) -> Array:
+    """Bytes of HDF5, which are UTF-8 or ASCII, as text.
+
+    Raises:
+        ValueError: they are neither.
+    """
     found = np.asarray(values)
-    flat = [one.decode() if isinstance(one, bytes) else str(one) for one in found.reshape(-1).tolist()]
-    return np.array(flat, dtype=str).reshape(found.shape)
+    return np.array([_decoded(name, one) for one in found.reshape(-1).tolist()], dtype=str).reshape(found.shape)
+
+
+def _decoded(name: str, one: Any) -> str:
+    try:
+        return one.decode() if isinstance(one, bytes) else str(one)
+    except UnicodeDecodeError:
+        raise ValueError(f"'{name}' must be text in UTF-8, got {shown(one)}") from None
 
 
 def _check_pointers(name: str, stored: Any) -> None:
@@ -419,7 +511,7 @@ FILE_FORMATS = (
         "hdf5",
         (".h5", ".hdf5", ".hdf"),
         HDF5Source,
-        frozenset({"key", "length"}),
+        frozenset({"key", "length", "mask_and_scale"}),
         recognizes=lambda begin: begin.startswith(b"\x89HDF\r\n\x1a\n"),
         by_place=True,
     ),
