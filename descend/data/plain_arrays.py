@@ -39,6 +39,7 @@ __all__ = [
 
 NUMBER_CLASSES = "number the classes, classes, labels = numpy.unique(labels, return_inverse=True), and pass labels"
 _PLAIN = "fciub"  # kinds of types that torch has
+_LONG = "gGLQ"  # numbers of which torch makes no batch: long double, and integers of 64 bits without a sign
 _LARGEST = 2**63 - 1  # of int64
 _REMEDIES = {
     **dict.fromkeys("UST", NUMBER_CLASSES),
@@ -114,7 +115,7 @@ def _from_long_double(name: str, array: Array) -> Array:
         if lost.any():
             raise DataError(
                 f"field '{name}' must have numbers that float64 has, as torch has no {array.dtype}, got "
-                f"{_counted(lost, 'other one')}: {long[lost].reshape(-1)[0]}; convert the array as you mean it"
+                f"{_counted(lost, 'other one')}: {long[lost].reshape(-1)[0]!s}; convert the array as you mean it"
             )
     return found
 
@@ -223,8 +224,9 @@ def _plain_leaf(name: Any, value: Any) -> Any:
             return value  # the error is of the batch
         array = plain_array(name, value)
         return array if array.flags.writeable else array.copy()
-    if isinstance(value, np.generic) and value.dtype.char in "gG":
-        return _from_long_double(name, np.asarray(value))[()]
+    if isinstance(value, np.generic) and value.dtype.char in _LONG:
+        array = plain_array(name, np.asarray(value))
+        return array.astype(np.int64)[()] if array.dtype.kind == "u" else array[()]
     return value
 
 
