@@ -40,6 +40,8 @@ __all__ = [
 NUMBER_CLASSES = "number the classes, classes, labels = numpy.unique(labels, return_inverse=True), and pass labels"
 _PLAIN = "fciub"  # kinds of types that torch has
 _LONG = "gGLQ"  # numbers of which torch makes no batch: long double, and integers of 64 bits without a sign
+_READY = "?bBhilqefdFD"  # types of arrays that torch has
+_LOOKED_AT = (np.ndarray, np.generic, tuple, list, dict)
 _LARGEST = 2**63 - 1  # of int64
 _REMEDIES = {
     **dict.fromkeys("UST", NUMBER_CLASSES),
@@ -77,7 +79,7 @@ def plain_array(name: str, array: Array) -> Array:
         array = _from_long_double(name, array)
     elif kind.kind == "u" and kind.itemsize == 8:
         _check_range(name, array, array.view(np.int64) < 0)
-    if any(stride < 0 or stride % array.itemsize for stride in array.strides):
+    if not array.flags.c_contiguous and any(stride < 0 or stride % array.itemsize for stride in array.strides):
         array = np.ascontiguousarray(array)
     return array
 
@@ -159,20 +161,20 @@ def plain_tensor(name: str, values: Tensor | Array, *, copied: bool = False) -> 
     Raises:
         DataError: as for `plain_array`, or a tensor is not dense.
     """
-    if isinstance(values, np.ndarray):
-        return _tensor_of(plain_array(name, values), copied=copied)
     import torch
 
+    if isinstance(values, np.ndarray):
+        return torch.from_numpy(values) if _is_plain(values) else _tensor_of(plain_array(name, values), copied=copied)
     if type(values).__name__ == "MaskedTensor":
         values = _unmasked_tensor(name, values)
-    form = "on the device 'meta'" if values.is_meta else "nested" if values.is_nested else str(values.layout)
-    if form == "torch.sparse_coo":
+    if values.layout is torch.sparse_coo:
         return values  # has rows
-    if form != "torch.strided":
+    if values.layout is not torch.strided or values.is_meta or values.is_nested:
+        form = "on the device 'meta'" if values.is_meta else "nested" if values.is_nested else str(values.layout)
         raise DataError(f"field '{name}' must be a tensor with a row for each sample, got one that is {form}")
     if values.dtype is torch.uint64 and bool((beyond := values.view(torch.int64) < 0).any()):
         _check_range(name, values.detach().cpu().numpy(), beyond.cpu().numpy())
-    return values.resolve_conj().resolve_neg()
+    return values.resolve_conj().resolve_neg() if values.is_conj() or values.is_neg() else values
 
 
 def _unmasked_tensor(name: str, values: Any) -> Tensor:
@@ -183,9 +185,12 @@ def _unmasked_tensor(name: str, values: Any) -> Tensor:
 
 def widened(values: Tensor) -> Tensor:
     """Unsigned integers of more than a byte as int64."""
+    kind = values.dtype
+    if kind.is_signed or kind.itemsize == 1:
+        return values
     import torch
 
-    return values.to(torch.int64) if values.dtype in (torch.uint16, torch.uint32, torch.uint64) else values
+    return values.to(torch.int64) if kind in (torch.uint16, torch.uint32, torch.uint64) else values
 
 
 def plain_sample(sample: Any) -> Any:
@@ -194,11 +199,22 @@ def plain_sample(sample: Any) -> Any:
     Raises:
         DataError: as for `plain_array`.
     """
-    if type(sample) is tuple or type(sample) is list:
-        return _plain_items(sample, enumerate(cast("list[Any]", sample)))
-    if type(sample) is dict:
-        return _plain_items(sample, cast("dict[Any, Any]", sample).items())
+    kind = type(sample)
+    if kind is tuple or kind is list:
+        items = cast("list[Any]", sample)
+        return sample if all(map(_is_plain, items)) else _plain_items(sample, enumerate(items))
+    if kind is dict:
+        named = cast("dict[Any, Any]", sample)
+        return sample if all(map(_is_plain, named.values())) else _plain_items(sample, named.items())
     return _plain_leaf("0", sample)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether an entry of a sample is surely plain: quick, as it is asked of each."""
+    if type(value) is np.ndarray:
+        flags, kind = value.flags, value.dtype
+        return flags.c_contiguous and flags.writeable and kind.isnative and kind.char in _READY
+    return not isinstance(value, _LOOKED_AT)
 
 
 def _plain_items(whole: Any, items: Iterable[tuple[Any, Any]]) -> Any:
