@@ -318,16 +318,22 @@ class HDF5Source:
     def read_fields(self, samples: NDArray[np.int64], names: frozenset[str]) -> dict[str, Array]:
         """Rows of some data sets; that of arrays of different lengths has the field of these lengths as well."""
         read = {name: inside for name, inside in self._names.items() if {name, name + LENGTH} & names}
-        parts: dict[str, list[Array]] = {}
-        places: list[NDArray[np.int64]] = []
-        for path, rows, at in self._pieces.split(samples):
-            places.append(at)
-            wanted, back = np.unique(rows, return_inverse=True)  # h5py takes increasing numbers only
-            for name, inside in read.items():
-                for field, values in self._rows(name, path, self._open(path)[inside], wanted).items():
-                    parts.setdefault(field, []).append(values[back])
-        order = np.argsort(np.concatenate(places), kind="stable")
-        return {name: np.concatenate(some)[order] for name, some in parts.items()}
+        pieces = list(self._pieces.split(samples))
+        if len(pieces) == 1:
+            path, rows, _ = pieces[0]
+            return self._of_file(path, rows, read)
+        parts = [self._of_file(path, rows, read) for path, rows, _ in pieces]
+        order = np.argsort(np.concatenate([at for _, _, at in pieces]), kind="stable")
+        return {name: np.concatenate([some[name] for some in parts])[order] for name in parts[0]}
+
+    def _of_file(self, path: Path, rows: NDArray[np.int64], read: Mapping[str, str]) -> dict[str, Array]:
+        """Rows of data sets of a file; copies are made where rows come twice or in another order alone."""
+        wanted, back = np.unique(rows, return_inverse=True)  # h5py takes increasing numbers only
+        in_order = len(wanted) == len(rows) and bool((back[1:] > back[:-1]).all())
+        found: dict[str, Array] = {}
+        for name, inside in read.items():
+            found.update(self._rows(name, path, self._open(path)[inside], wanted))
+        return found if in_order else {name: values[back] for name, values in found.items()}
 
     def _rows(self, name: str, path: Path, stored: Any, rows: NDArray[np.int64]) -> dict[str, Array]:
         if name not in self._ragged and name not in self._texts and name not in self._parts:
@@ -445,7 +451,14 @@ def _data_sets(file: Any, left_out: dict[str, str]) -> dict[str, Any]:
             if isinstance(link, h5py.ExternalLink):
                 left_out[path + name] = f"{shown(path + name)} is a link to another file, which is not followed"
                 continue
-            item = group.get(name)
+            try:
+                item = group.get(name)
+            except RuntimeError as error:  # such as links that lead in a circle
+                left_out[path + name] = f"{shown(path + name)} cannot be opened: {str(error).splitlines()[0]}"
+                continue
+            if item is None:
+                left_out[path + name] = f"{shown(path + name)} is a link to nothing"
+                continue
             if isinstance(item, h5py.Dataset):
                 if item.external or item.is_virtual:
                     left_out[path + name] = (
