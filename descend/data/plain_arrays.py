@@ -108,12 +108,13 @@ def _counted(wrong: Array, what: str) -> str:
 
 
 def _from_long_double(name: str, array: Array) -> Array:
+    """As float64, or as complex numbers of two."""
+    is_complex = array.dtype.kind == "c"
     with np.errstate(over="ignore", invalid="ignore"):
-        found = array.astype(np.float64 if array.dtype.kind == "f" else np.complex128)
-    for part, long in (
-        ((found.real, array.real), (found.imag, array.imag)) if array.dtype.kind == "c" else ((found, array),)
-    ):
-        lost = (part != long) & (np.isinf(part) | (long == np.floor(long)))  # NaN is equal to nothing, itself included
+        found = array.astype(np.complex128 if is_complex else np.float64)
+    for part in (np.real, np.imag) if is_complex else (np.asarray,):
+        short, long = np.asarray(part(found)), np.asarray(part(array))
+        lost = (short != long) & (np.isinf(short) | (long == np.floor(long)))  # NaN is equal to nothing
         if lost.any():
             raise DataError(
                 f"field '{name}' must have numbers that float64 has, as torch has no {array.dtype}, got "

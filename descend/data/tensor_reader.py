@@ -131,7 +131,7 @@ def in_memory(data: Any) -> bool:
     while type(data) is Subset:
         data = data.dataset
     fields = _fields_in_memory(data)
-    parts = list(cast("dict[str, Any]", fields).values()) if isinstance(fields, dict) else fields
+    parts = list(fields.values()) if isinstance(fields, dict) else fields
     return len(parts) > 0 and all(is_array(part) for part in parts)
 
 

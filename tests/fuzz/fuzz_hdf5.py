@@ -198,7 +198,8 @@ def _check_that_none_is_lost(reader: Any, file: Any) -> None:
     read = [file[inside] for inside in reader.source._names.values()]
 
     def check(path: str, one: Any) -> None:
-        left_out = {path, path.replace("/", ".")} & set(reader.left_out)
+        names = (path, path.replace("/", "."))
+        left_out = any(name in (key, key[: len(name)]) for key in reader.left_out for name in names)
         assert not isinstance(one, h5py.Dataset) or left_out or one in read, f"{path} is neither read nor left out"
 
     file.visititems(check)
@@ -216,7 +217,9 @@ def _same(name: str, values: Any, stored: Any, ids: Any, meant: bool) -> None:
     elif meant and any(key in stored.attrs for key in (*ATTRIBUTES, "_Unsigned")):
         return  # compared by tests/data/formats/test_cf_attributes.py
     elif meant and values.dtype.kind == "f" and values.dtype.itemsize > 2:
-        expected = np.where(expected == expected.dtype.type(9.969209968386869e36), np.nan, expected)
+        # What netCDF fills in is missing in its files, of which these have several marks.
+        fill = expected.dtype.type(9.969209968386869e36)
+        values, expected = (np.where(one == fill, np.nan, one) for one in (values, expected))
     assert np.array_equal(values, expected, equal_nan=expected.dtype.kind in "fc"), f"the values of {name}"
 
 

@@ -2,10 +2,19 @@
 
 import pytest
 
-from tests.fuzz import fuzz_csv, fuzz_idx, fuzz_images, fuzz_numpy, fuzz_records, fuzz_run_directory, fuzz_study_file
+from tests.fuzz import (
+    fuzz_csv,
+    fuzz_hdf5,
+    fuzz_idx,
+    fuzz_images,
+    fuzz_numpy,
+    fuzz_records,
+    fuzz_run_directory,
+    fuzz_study_file,
+)
 from tests.fuzz.harness import run
 
-SCRIPTS = (fuzz_csv, fuzz_idx, fuzz_images, fuzz_numpy, fuzz_records, fuzz_run_directory, fuzz_study_file)
+SCRIPTS = (fuzz_csv, fuzz_hdf5, fuzz_idx, fuzz_images, fuzz_numpy, fuzz_records, fuzz_run_directory, fuzz_study_file)
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.arguments import shown
+from descend.data.file_format import library
 from descend.data.plain_arrays import native
 from descend.errors import DataError, warn
 
@@ -155,9 +156,8 @@ def stored_numbers(
 
 def _is_filled(data_set: Any) -> bool:
     """Whether the library writes fill values at all."""
-    from h5py import h5d
-
-    return data_set.id.get_create_plist().get_fill_time() != h5d.FILL_TIME_NEVER
+    h5py = library("h5py", "an HDF5 file")
+    return data_set.id.get_create_plist().get_fill_time() != h5py.h5d.FILL_TIME_NEVER
 
 
 def _seen(number: int | float | None, of_file: np.dtype[Any], kind: np.dtype[Any]) -> int | float | None:
