@@ -25,14 +25,16 @@ import numpy as np
 from descend.arguments import shown
 from descend.data.file_format import library
 from descend.data.plain_arrays import native
+from descend.data.reader_protocol import Field
 from descend.errors import DataError, warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from descend.data.reader_protocol import Array
 
-__all__ = ["StoredNumbers", "is_bare_dimension", "is_netcdf4", "stored_numbers"]
+__all__ = ["Meanings", "StoredNumbers", "is_bare_dimension", "is_netcdf4", "stored_numbers"]
 
 # https://docs.unidata.ucar.edu/netcdf-c/current/netcdf_8h.html, NC_FILL_SHORT and so on
 _DEFAULTS: Mapping[str, int | float] = {
@@ -45,6 +47,7 @@ _DEFAULTS: Mapping[str, int | float] = {
     "f4": 9.969209968386869e36,
     "f8": 9.969209968386869e36,
 }
+_SCANNED = 4096  # samples that are looked at in one go
 _BARE_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"  # that netCDF-4 writes
 
 
@@ -99,6 +102,62 @@ class StoredNumbers:
         if low is not None or high is not None:
             reasons.append(f"valid from {'-inf' if low is None else low} to {'inf' if high is None else high}")
         return ", ".join(reasons)
+
+
+class Meanings:
+    """What the stored numbers of the fields of some files stand for."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Path, str], StoredNumbers] = {}
+        self._lacking: dict[tuple[Path, str], str] = {}  # how many samples of a file lack a value, once it is counted
+
+    def field(self, path: Path, name: str, stored: Any, field: Field, *, netcdf: bool, is_enum: bool) -> Field:
+        """The field of a data set with what its attributes say, which is noted. See `stored_numbers`.
+
+        Raises:
+            DataError: an attribute is wrong.
+        """
+        if field.dtype.kind not in "iuf":
+            return field
+        try:
+            meant = stored_numbers(name, stored, field.dtype, netcdf=netcdf, is_enum=is_enum)
+        except DataError as error:
+            raise DataError(f"{path}: {error}; mask_and_scale=False reads the numbers as they are stored") from None
+        if meant is None:
+            return field
+        self._known[path, name] = meant
+        return Field(field.shape, meant.values(np.empty(0, field.dtype))[0].dtype)
+
+    def values(self, path: Path, name: str, stored: Any, numbers: Array) -> Array:
+        """The values that some numbers of a data set stand for.
+
+        Raises:
+            ValueError: one is missing, and there is no NaN of its type.
+        """
+        meant = self._known.get((path, name))
+        if meant is None:
+            return native(numbers)
+        values, missing = meant.values(numbers)
+        if values.dtype.kind != "f" and missing.any():
+            if (path, name) not in self._lacking:
+                self._lacking[path, name] = _lacking(stored, meant)
+            raise ValueError(
+                f"'{name}' must have a value, as {values.dtype} has no NaN, and lacks one ({meant.reason}); "
+                f"{self._lacking[path, name]}: leave the field out by fields=, or read the numbers as they are stored "
+                "by mask_and_scale=False"
+            )
+        return values
+
+
+def _lacking(stored: Any, meant: StoredNumbers) -> str:
+    """How many samples of a data set lack a value, and the first of them."""
+    count, first = 0, -1
+    for start in range(0, len(stored), _SCANNED):
+        rows = stored[start : start + _SCANNED]  # of numbers, or of arrays of different lengths
+        lacking = np.flatnonzero([meant.values(np.asarray(row))[1].any() for row in rows])
+        first = start + int(lacking[0]) if first < 0 and len(lacking) else first
+        count += len(lacking)
+    return f"{count:,} of {len(stored):,} samples do, the first at index {first}"
 
 
 def is_netcdf4(file: Any, data_sets: Iterable[Any]) -> bool:

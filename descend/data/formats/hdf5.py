@@ -29,7 +29,7 @@ from descend.data.arrow_columns import LENGTH
 from descend.data.concatenated import Pieces
 from descend.data.expansion import check_expansion
 from descend.data.file_format import FileFormat, library
-from descend.data.formats.cf_attributes import StoredNumbers, is_bare_dimension, is_netcdf4, stored_numbers
+from descend.data.formats.cf_attributes import Meanings, is_bare_dimension, is_netcdf4
 from descend.data.formats.hdf5_blocks import StoredRows
 from descend.data.nested_fields import part_of, parts_of
 from descend.data.paths import arrays_of_role, role_of
@@ -74,8 +74,7 @@ class HDF5Source:
         self._length = options.length
         self.left_out: dict[str, str] = {}
         self.classes: dict[str, list[str]] = {}
-        self._numbers: dict[tuple[Path, str], StoredNumbers] = {}  # of fields whose numbers stand for others
-        self._missing: dict[tuple[Path, str], str] = {}  # how many values a field of integers lacks, where it is known
+        self._meanings = Meanings()
         there = _data_sets(self._open(paths[0]), self.left_out)
         self._parts: dict[str, tuple[str, ...]] = {}  # of fields that are a part of a compound type, its place
         self._enums: dict[str, dict[int, str]] = {}  # the name of each number
@@ -90,7 +89,7 @@ class HDF5Source:
                 raise DataError(f"{path} has other data sets than {paths[0]}; files of one reader must have the same")
             found = fields
             counts.append(count)
-        self.fields: Mapping[str, Field] = self._with_lengths(found)
+        self.fields: Mapping[str, Field] = _with_lengths(found, self._ragged)
         self._pieces = Pieces(paths, counts)
         for name in list(found):
             if found[name].dtype.kind == "U" and options.is_class(name):
@@ -134,7 +133,8 @@ class HDF5Source:
                 del self._names[name]
             else:
                 if options.mask_and_scale and name not in self._parts:
-                    found[name] = self._meant(path, name, stored, found[name], netcdf)
+                    is_enum = name in self._enums
+                    found[name] = self._meanings.field(path, name, stored, found[name], netcdf=netcdf, is_enum=is_enum)
         if options.key is None:
             self._leave_out_scales(file, found, counts)
         if len(set(counts.values())) > 1:
@@ -188,7 +188,7 @@ class HDF5Source:
                 (
                     len(one)
                     for i in range(0, len(stored), _SCANNED)
-                    for one in self._part(name, stored, np.s_[i : i + _SCANNED])
+                    for one in _part(stored, self._parts.get(name, ()), np.s_[i : i + _SCANNED])
                 ),
                 default=0,
             )
@@ -206,96 +206,15 @@ class HDF5Source:
                 raise DataError(f"'{name}' has other names of its numbers than in the first file")
         return Field(whole, native(np.empty(0, kind)).dtype)
 
-    def _meant(self, path: Path, name: str, stored: Any, field: Field, netcdf: bool) -> Field:
-        """The field of a data set of numbers with what its attributes say, which is noted."""
-        if field.dtype.kind not in "iuf":
-            return field
-        try:
-            meant = stored_numbers(name, stored, field.dtype, netcdf=netcdf, is_enum=name in self._enums)
-        except DataError as error:
-            raise DataError(f"{path}: {error}; mask_and_scale=False reads the numbers as they are stored") from None
-        if meant is None:
-            return field
-        self._numbers[path, name] = meant
-        return Field(field.shape, meant.values(np.empty(0, field.dtype))[0].dtype)
-
-    def _values(self, name: str, path: Path, stored: Any, values: Array) -> Array:
-        """The values that stored numbers stand for.
-
-        Raises:
-            ValueError: one is missing, and there is no NaN of its type.
-        """
-        meant = self._numbers.get((path, name))
-        if meant is None:
-            return native(values)
-        values, missing = meant.values(values)
-        if values.dtype.kind != "f" and missing.any():
-            raise ValueError(
-                f"'{name}' must have a value, as {values.dtype} has no NaN, and lacks one ({meant.reason}); "
-                f"{self._lacking(name, path, stored, meant)}: leave the field out by fields=, or read the numbers as "
-                "they are stored by mask_and_scale=False"
-            )
-        return values
-
-    def _lacking(self, name: str, path: Path, stored: Any, meant: StoredNumbers) -> str:
-        """How many samples of a file lack a value, and the first of them; counted once."""
-        if (path, name) not in self._missing:
-            count, first = 0, None
-            for start in range(0, len(stored), _SCANNED):
-                rows = stored[start : start + _SCANNED]  # of numbers, or of arrays of different lengths
-                lacking = np.flatnonzero([meant.values(np.asarray(row))[1].any() for row in rows])
-                if first is None and len(lacking):
-                    first = start + int(lacking[0])
-                count += len(lacking)
-            self._missing[path, name] = f"{count:,} of {len(stored):,} samples do, the first at index {first}"
-        return self._missing[path, name]
-
-    def _part(self, name: str, stored: Any, at: slice | NDArray[np.int64]) -> Any:
-        """Some rows of a data set, of the part that a field has; text as bytes."""
-        top, *below = self._parts.get(name, (None,))
-        values = (stored if top is None else stored.fields(top))[at]
-        for part in below:
-            values = values[part]
-        return values
-
-    def _with_lengths(self, found: Mapping[str, Field]) -> dict[str, Field]:
-        fields: dict[str, Field] = {}
-        for name, one in found.items():
-            fields[name] = Field((self._ragged[name],), one.dtype) if name in self._ragged else one
-            if name in self._ragged:
-                fields[name + LENGTH] = Field((), np.dtype(np.int64))
-        return fields
-
     def _number(self, name: str, options: ReadOptions) -> None:
         """Turn the text of a field into classes."""
         given = options.classes_of(name)
         if given is None:
-            given = sorted({text for path in self._pieces.pieces for text in self._texts_of(name, path)})
+            inside, parts = self._names[name], self._parts.get(name, ())
+            texts = (_texts(name, path, self._open(path)[inside], parts) for path in self._pieces.pieces)
+            given = sorted(set[str]().union(*texts))
         self.classes[name] = given
         self.fields = {**self.fields, name: Field(self.fields[name].shape, np.dtype(np.int64))}
-
-    def _texts_of(self, name: str, path: Path) -> set[str]:
-        """The different texts of a field in a file.
-
-        Raises:
-            DataError: one is not in UTF-8.
-        """
-        stored, found = self._open(path)[self._names[name]], set[bytes | str]()
-        for start in range(0, len(stored), _SCANNED):
-            values = np.asarray(self._part(name, stored, np.s_[start : start + _SCANNED]))
-            found.update(values.reshape(-1).tolist())
-        try:
-            return {_decoded(name, one) for one in found}
-        except ValueError as error:
-            raise DataError(f"{path}, index {self._index_of_no_text(name, stored)}: {error}") from error
-
-    def _index_of_no_text(self, name: str, stored: Any) -> int:
-        for index in range(len(stored)):
-            try:
-                _as_text(name, self._part(name, stored, np.s_[index : index + 1]))
-            except ValueError:
-                return index
-        return 0
 
     def _name(self, name: str, options: ReadOptions) -> None:
         """Give the names of an enumeration as classes; numbers from 0 up in place of others, where it is a class."""
@@ -342,19 +261,19 @@ class HDF5Source:
             # A stretch is read whole if that is not much more than what is wanted: it is far faster than single rows.
             first, last = int(rows[0]), int(rows[-1]) + 1
             whole = last - first <= 4 * len(rows)
-            some = self._part(name, stored, np.s_[first:last] if whole else rows)
+            some = _part(stored, self._parts.get(name, ()), np.s_[first:last] if whole else rows)
             values = some[rows - first] if whole else some
             if name in self._texts:
                 values = _as_text(name, values)
         if name in self._ragged:
             longest = self._ragged[name]
-            values = [self._values(name, path, stored, one) for one in values]
+            values = [self._meanings.values(path, name, stored, one) for one in values]
             padded = np.zeros((len(rows), longest), self.fields[name].dtype)
             for place, one in enumerate(values):
                 padded[place, : len(one)] = one[:longest]
             return {name: padded, name + LENGTH: np.array([min(len(one), longest) for one in values], dtype=np.int64)}
         if name not in self._texts:
-            values = self._values(name, path, stored, values)
+            values = self._meanings.values(path, name, stored, values)
         if name in self._texts or name in self._enums:
             return {name: self._numbered(name, values) if name in self.classes else values}
         return {name: values}
@@ -374,6 +293,48 @@ class HDF5Source:
         """The file, and the index in it."""
         path, row = self._pieces.piece_of(sample)
         return f"{path}, index {row}"
+
+
+def _with_lengths(found: Mapping[str, Field], longest: Mapping[str, int]) -> dict[str, Field]:
+    """The fields with those of the lengths of arrays."""
+    fields: dict[str, Field] = {}
+    for name, one in found.items():
+        fields[name] = Field((longest[name],), one.dtype) if name in longest else one
+        if name in longest:
+            fields[name + LENGTH] = Field((), np.dtype(np.int64))
+    return fields
+
+
+def _part(stored: Any, parts: Sequence[str], at: slice | NDArray[np.int64]) -> Any:
+    """Some rows of a data set, of a part of its compound type where it has one; text as bytes."""
+    values = (stored.fields(parts[0]) if parts else stored)[at]
+    for part in parts[1:]:
+        values = values[part]
+    return values
+
+
+def _texts(name: str, path: Path, stored: Any, parts: Sequence[str]) -> set[str]:
+    """The different texts of a field in a file.
+
+    Raises:
+        DataError: one is not in UTF-8.
+    """
+    found = set[bytes | str]()
+    for start in range(0, len(stored), _SCANNED):
+        found.update(np.asarray(_part(stored, parts, np.s_[start : start + _SCANNED])).reshape(-1).tolist())
+    try:
+        return {_decoded(name, one) for one in found}
+    except ValueError as error:
+        index = next(i for i in range(len(stored)) if not _is_text(_part(stored, parts, np.s_[i : i + 1])))
+        raise DataError(f"{path}, index {index}: {error}") from error
+
+
+def _is_text(values: Any) -> bool:
+    try:
+        _as_text("", values)
+    except ValueError:
+        return False
+    return True
 
 
 def _as_text(name: str, values: Any) -> Array:

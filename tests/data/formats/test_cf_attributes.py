@@ -185,7 +185,7 @@ def test_a_factor_that_is_none_is_an_error_that_names_it(variables, attributes, 
     assert variables(options={"mask_and_scale": False}, x=(i2([1, 2]), attributes)).fields["x"].dtype == i2
 
 
-def test_what_says_nothing_about_numbers_is_told(variables):
+def test_an_attribute_that_is_no_number_is_named_in_a_warning(variables):
     with pytest.warns(UserWarning, match="'x': the attribute 'missing_value' must be a number, got 'none'; it is not"):
         check(variables(x=(f4([1, 2]), {"missing_value": "none"})), "x", [1, 2], f4)
     check(variables(x=(f4([1, 2]), {"missing_value": h5py.Empty("f")})), "x", [1, 2], f4)
