@@ -1,9 +1,15 @@
 """Which fields a module is called with and which the loss."""
 
+import functools
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
 
+import descend
 from descend.errors import ConfigurationError, DataError
 from descend.experiment.field_roles import TARGET_NAMES, assign_fields, check_fields
 from descend.experiment.losses import loss_of
@@ -183,3 +189,50 @@ def test_finding_out_the_form_of_a_column_leaves_no_trace():
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(t, before[name]) for name, t in module.state_dict().items())
     assert [part.training for part in module.layer] == [True, True, False]
+
+
+def _written(path, columns):
+    rows = zip(*columns.values(), strict=True)
+    path.write_text(",".join(columns) + "\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.mark.parametrize("values", [[i + 0.5 for i in range(12)], list(range(12))], ids=["floats", "integers"])
+@pytest.mark.parametrize("form", ["csv", "parquet", "npz", "arrow", "dictionary", "structured"])
+def test_a_table_of_one_feature_goes_through_every_door(tmp_path, form, values):
+    """What comes out is that of the matrix (n, 1)."""
+    columns = {"a": values, "y": [i % 3 for i in range(12)]}
+    arrays = {name: np.array(some) for name, some in columns.items()}
+    table = pa.table(columns)
+    pq.write_table(table, tmp_path / "a.parquet")
+    np.savez(tmp_path / "a.npz", **arrays)
+    rows = np.array(list(zip(*columns.values(), strict=True)), [(name, some.dtype) for name, some in arrays.items()])
+    data = {
+        "csv": _written(tmp_path / "a.csv", columns),
+        "parquet": str(tmp_path / "a.parquet"),
+        "npz": str(tmp_path / "a.npz"),
+        "arrow": table,
+        "dictionary": arrays,
+        "structured": rows,
+    }[form]
+    matrix = (torch.tensor(values, dtype=torch.float32)[:, None], torch.tensor(columns["y"]))
+    module = nn.Linear(1, 3)
+    assert torch.equal(descend.predict(module, data, targets=["y"]), descend.predict(module, matrix[0]))
+    found = descend.evaluate(module, "cross_entropy", data, targets=["y"], metrics=["accuracy"])
+    assert found == descend.evaluate(module, "cross_entropy", matrix, metrics=["accuracy"])
+    trained = []
+    for given, targets in ((data, ["y"]), (matrix, None)):
+        module = nn.Linear(1, 3)
+        with torch.no_grad():
+            module.weight.fill_(0.1)
+            module.bias.zero_()
+        how = {"batch_size": 5, "stop": descend.Epochs(2), "targets": targets, "verbose": False}
+        descend.fit(module, "cross_entropy", given, optimizer=functools.partial(torch.optim.SGD, lr=0.01), **how)
+        trained.append(module.weight.detach())
+    assert torch.equal(*trained)
+
+
+def test_a_comparison_takes_a_table_of_one_feature():
+    data = {"a": torch.arange(12.0), "y": torch.arange(12) % 3}
+    more = {"batch_size": 4, "steps": 2, "trials": 1, "seeds": 2, "searches": 1, "targets": ["y"]}
+    assert descend.compare(lambda: nn.Linear(1, 3), "cross_entropy", data, arms=["SGD"], **more) is not None

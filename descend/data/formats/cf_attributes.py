@@ -143,8 +143,8 @@ class Meanings:
                 self._lacking[path, name] = _lacking(stored, meant)
             raise ValueError(
                 f"'{name}' must have a value, as {values.dtype} has no NaN, and lacks one ({meant.reason}); "
-                f"{self._lacking[path, name]}: leave the field out by fields=, or read the numbers as they are stored "
-                "by mask_and_scale=False"
+                f"{self._lacking[path, name]}: leave the field out by fields=, replace such samples by skip_bad=, or "
+                "read the numbers as they are stored by mask_and_scale=False"
             )
         return values
 
@@ -221,7 +221,7 @@ def _is_filled(data_set: Any) -> bool:
 
 def _seen(number: int | float | None, of_file: np.dtype[Any], kind: np.dtype[Any]) -> int | float | None:
     """A number of the type in the file as one of the type that it stands for."""
-    if number is None or kind == of_file or number != number or number != int(number):
+    if number is None or kind == of_file or not math.isfinite(number) or number != int(number):
         return number
     bits = 8 * kind.itemsize
     number = int(number)

@@ -89,6 +89,7 @@ PLUS = {"add_offset": f4(1)}
         (np.int8([1, -1, -2]), {"_Unsigned": b"true", "_FillValue": np.int8(-1), **PLUS}, [2, NAN, 255], f4),
         (np.int8([1, -1, -2]), {"_Unsigned": "true", "_FillValue": np.uint8(255), **PLUS}, [2, NAN, 255], f4),
         (np.int8([1, -1, -2]), {"_Unsigned": "true", "valid_max": np.int8(-2), **PLUS}, [2, NAN, 255], f4),
+        (np.int8([1, -1, 3]), {"_Unsigned": "true", "missing_value": math.inf}, [1, 255, 3], np.uint8),
         (np.uint8([1, 255, 3]), {"_Unsigned": "false"}, [1, -1, 3], np.int8),
         (i2([1, -1, 3]), {"_Unsigned": "true"}, [1, 65535, 3], np.uint16),
         (f4([1, -1, 3]), {"_Unsigned": "true"}, [1, -1, 3], f4),
