@@ -11,13 +11,20 @@ from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from descend.train import EpochView, EvaluationView, RunView, StepView
 
 __all__ = ["ConfusionMatrix"]
 
+_OF_NONE = " of no class"
+
 
 class _Counts(Callback):
-    """Counts of the current epochs by mode: (classes, classes), one row for each prediction."""
+    """Counts of the current epochs by mode: (classes, classes), one row for each prediction.
+
+    Samples without a prediction, of which an output is NaN, are counted by mode and `_OF_NONE`.
+    """
 
     remembers: ClassVar[tuple[str, ...]] = ("counts",)
     counts: dict[str, Any]
@@ -30,6 +37,8 @@ class _Counts(Callback):
 @described_openly
 class ConfusionMatrix(_Counts):
     """Writes for each epoch the fraction of its samples with prediction i and label j, in row i and column j.
+
+    A sample with an output that is NaN has no prediction, so that the fractions sum to less than 1.
 
     Files: PREFIXtrain-epochE.csv, PREFIXvalidation-epochE.csv, PREFIXtest.csv, E being the passes that are complete.
     Runs:  around each mini-batch, and after each pass.
@@ -70,10 +79,14 @@ class ConfusionMatrix(_Counts):
                 f"{label.shape[1]}; labels must be one-hot vectors of the same length"
             )
         classes = prediction.shape[1]
-        cells = prediction.argmax(1) * classes + label.argmax(1)
-        counts = torch.bincount(cells, minlength=classes**2).reshape(classes, classes)
-        mode = step.mode.value
-        self.counts[mode] = self.counts[mode] + counts if mode in self.counts else counts
+        none = prediction.isnan().any(1)
+        cells = (prediction.argmax(1) * classes + label.argmax(1)).where(~none, classes**2)
+        counts = torch.bincount(cells, minlength=classes**2 + 1)
+        self._add(step.mode.value, counts[:-1].reshape(classes, classes))
+        self._add(step.mode.value + _OF_NONE, counts[-1])
+
+    def _add(self, key: str, counts: Tensor) -> None:
+        self.counts[key] = self.counts[key] + counts if key in self.counts else counts
 
     def before_evaluation_step(self, step: StepView) -> None:
         """See `Callback.before_evaluation_step`."""
@@ -85,7 +98,8 @@ class ConfusionMatrix(_Counts):
 
     def before_evaluation(self, evaluation: EvaluationView) -> None:
         """See `Callback.before_evaluation`; an evaluation that was cut off starts over."""
-        self.counts.pop(evaluation.mode.value, None)
+        for key in (evaluation.mode.value, evaluation.mode.value + _OF_NONE):
+            self.counts.pop(key, None)
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""
@@ -98,7 +112,7 @@ class ConfusionMatrix(_Counts):
         self._write(evaluation.run, evaluation.mode, "test" if test else f"{evaluation.mode}-epoch{evaluation.epoch}")
 
     def _write(self, run: RunView, mode: Mode, name: str) -> None:
-        counts = as_double(self.counts.pop(mode.value))
-        rows = (counts / counts.sum()).tolist()
+        counts, none = as_double(self.counts.pop(mode.value)), self.counts.pop(mode.value + _OF_NONE, 0)
+        rows = (counts / (counts.sum() + none)).tolist()
         text = "".join(",".join(f"{share:.9g}" for share in row) + "\n" for row in rows)
         run.control.path(f"{self.prefix}{name}.csv").write_text(text, encoding="utf-8")

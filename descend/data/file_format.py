@@ -63,6 +63,8 @@ class ReadOptions:
         columns: Columns to read; a mapping joins several columns of numbers into a field: {"x": ["a", "b"]}.
         key: Name of an array, or of a group of arrays, within a file; or several names.
         length: Entries to which ragged fields are padded or cut.
+        mask_and_scale: Use the attributes of netCDF's conventions in HDF5 files: `_FillValue`, `scale_factor` and so
+            on; False reads the numbers as they are stored.
         image_size: Height and width to which images are scaled; one number for both.
         tokenizer: Makes tokens of text, packed to samples of `length`: "bytes", the path of a JSON file of the
             `tokenizers` library, or such a tokenizer.
@@ -85,6 +87,7 @@ class ReadOptions:
     columns: Sequence[str] | Mapping[str, Sequence[str]] | None = None
     key: str | Sequence[str] | None = None
     length: int | None = None
+    mask_and_scale: bool = True
     image_size: int | Sequence[int] | None = None
     tokenizer: Any = None
     format: str | None = None
@@ -269,6 +272,7 @@ def _wrong_values(options: ReadOptions) -> list[str]:
         check_string("encoding", value["encoding"], also=(None,)),
         check_choice("format", value["format"], [one.name for one in file_formats()], also=(None,)),
         check_bool("header", value["header"], also=(None,)),
+        check_bool("mask_and_scale", value["mask_and_scale"]),
         check_integer("length", value["length"], 1, also=(None,)),
         check_integer("skip_bad", value["skip_bad"], 0),
         check_integer("cache_bytes", value["cache_bytes"], 1),

@@ -130,8 +130,6 @@ class FilePipeline(ReaderPipeline["FileReader"]):
                 found[name] = _from_0_to_1(values, usual)
             elif values.dtype.kind == "f" and values.dtype.itemsize >= 8:
                 found[name] = values.astype(usual)
-            elif values.dtype.kind == "u" and values.dtype.itemsize > 1:
-                found[name] = values.astype(np.int64)  # torch computes little with unsigned integers
             else:
                 found[name] = values
         return found

@@ -64,6 +64,7 @@ _OTHERS = (  # how files of other formats begin, what they are, and how to save 
     ),
     (b"CDF\x01", "a netCDF 3 file", "as netCDF 4, which is HDF5: nccopy -k nc4"),
     (b"CDF\x02", "a netCDF 3 file", "as netCDF 4, which is HDF5: nccopy -k nc4"),
+    (b"CDF\x05", "a netCDF 3 file of 64 bits", "as netCDF 4, which is HDF5: nccopy -k nc4"),
 )
 _TFRECORD_GZIP = 1032  # gzip expands no more
 _READ_AT_ONCE = 1024  # samples, where only one field of them is wanted
@@ -348,9 +349,7 @@ class FileReader:
             raise DataError(f"there is no sample {wrong[0]:,}: {self.name} has {len(self):,}, counted from 0")
         ids = ids.astype(np.int64, copy=False)
         try:
-            source = self._at(epoch)
-            some = getattr(source, "read_fields", None)
-            found = source.read(ids) if some is None else some(ids, frozenset(self.names.values()))
+            found = self._found(ids, epoch)
         except Exception as error:  # of any library, and of any kind: files may contain anything
             raise self._blame(ids, epoch, error) from error
         return {name: found[old] for name, old in self.names.items()}
@@ -405,11 +404,16 @@ class FileReader:
         at_epoch = getattr(self.source, "at_epoch", None)
         return self.source if at_epoch is None else at_epoch(epoch)
 
+    def _found(self, ids: NDArray[np.int64], epoch: int) -> dict[str, Array]:
+        source = self._at(epoch)
+        some = getattr(source, "read_fields", None)
+        return source.read(ids) if some is None else some(ids, frozenset(self.names.values()))
+
     def _blame(self, ids: NDArray[np.int64], epoch: int, error: Exception) -> DataError:
         """The error that names the first of some samples that cannot be read."""
         for sample in ids.tolist() if len(ids) > 1 else ():
             try:
-                self._at(epoch).read(np.array([sample], dtype=np.int64))
+                self._found(np.array([sample], dtype=np.int64), epoch)
             except Exception as of_sample:
                 return self._error(sample, of_sample)
         return self._error(int(ids[0]), error)

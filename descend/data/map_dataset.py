@@ -18,7 +18,8 @@ import numpy as np
 from descend.data import global_random
 from descend.data.counter_rng import key_of, mix
 from descend.data.nested_fields import as_rows, fields_of, form_of
-from descend.errors import DataError, warn
+from descend.data.plain_arrays import plain_sample
+from descend.errors import DataError, DescendError, warn
 from descend.thread_shutdown import join_threads_at_exit
 
 if TYPE_CHECKING:
@@ -181,9 +182,10 @@ class SamplePipeline:
             if self.draws:
                 global_random.seed(self._stream(i, epoch))
             try:
-                return i, self.dataset[i]
+                return i, plain_sample(self.dataset[i])
             except Exception as error:
-                self._refuse(BadSample(i, f"{type(error).__name__}: {error}"), bad, error)
+                reason = str(error) if isinstance(error, DescendError) else f"{type(error).__name__}: {error}"
+                self._refuse(BadSample(i, reason), bad, error)
             i = self._next(i)
 
     def _next(self, i: int) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from descend.data.plain_arrays import NUMBER_CLASSES, plain_tensor, widened
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,11 +26,11 @@ __all__ = [
     "digest_of",
     "fields_of",
     "form_of",
-    "native",
     "nested",
     "part_of",
     "parts_of",
     "samples_as_batches",
+    "stored_rows",
 ]
 
 
@@ -86,7 +87,7 @@ def form_of(value: Any) -> str:
 
 
 def as_rows(batch: Any, place: str, count: int | None = None) -> dict[str, Tensor]:
-    """A batch as named tensors of one length.
+    """A batch as named tensors of one length, in types that torch computes with; see `descend.data.plain_arrays`.
 
     Args:
         batch: Tensors, arrays or numbers, nested.
@@ -94,7 +95,19 @@ def as_rows(batch: Any, place: str, count: int | None = None) -> dict[str, Tenso
         count: Number of samples, where it is known.
 
     Raises:
-        DataError: a leaf is not an array, or has another length.
+        DataError: a leaf is not an array, or has another length, or a value cannot be used.
+    """
+    return {name: widened(values) for name, values in stored_rows(batch, place, count, stored=False).items()}
+
+
+def stored_rows(batch: Any, place: str, count: int | None = None, *, stored: bool = True) -> dict[str, Tensor]:
+    """As `as_rows`, with unsigned integers in their own type.
+
+    Args:
+        batch: As for `as_rows`.
+        place: As for `as_rows`.
+        count: As for `as_rows`.
+        stored: Whether what is computed is a copy of the rows, so that arrays that cannot be written to need none.
     """
     import torch
 
@@ -105,18 +118,15 @@ def as_rows(batch: Any, place: str, count: int | None = None) -> dict[str, Tenso
                 f"{place}: field '{name}' must be a tensor or an array with an entry for each sample, got "
                 f"{_kind_of(value)}; remove it, or turn it into numbers with collate_fn"
             )
-        if isinstance(value, np.ndarray) and value.dtype.kind not in "fciub":
-            hint = f": {NUMBER_CLASSES}" if value.dtype.kind in "US" else ""
-            raise DataError(f"{place}: field '{name}' is an array of {value.dtype}, which torch has no type for{hint}")
-        rows[name] = value if isinstance(value, torch.Tensor) else torch.from_numpy(native(value))
+        try:
+            rows[name] = plain_tensor(name, value, copied=stored)
+        except DataError as error:
+            raise DataError(f"{place}: {error}") from None
     lengths = {name: len(value) for name, value in rows.items()}
     if not rows or len({*lengths.values(), *([] if count is None else [count])}) > 1:
         wanted = "of one length" if count is None else f"of length {count}"
         raise DataError(f"{place}: the fields must be {wanted}, got lengths {lengths}")
     return rows
-
-
-NUMBER_CLASSES = "number the classes, classes, labels = numpy.unique(labels, return_inverse=True), and pass labels"
 
 
 def samples_as_batches(data: Any) -> str | None:
@@ -166,13 +176,6 @@ def digest_of(fields: Mapping[str, Any]) -> str:
 def spread(count: int, most: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Up to so many of `count` positions, evenly spread, the first and the last among them."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
-
-
-def native(array: Any) -> Any:
-    """An array in the byte order of this machine, the only one that torch takes; files may have another one."""
-    if not isinstance(array, np.ndarray) or array.dtype.isnative:
-        return array
-    return array.astype(array.dtype.newbyteorder("="))
 
 
 def parts_of(kind: np.dtype[Any]) -> Iterator[tuple[str, ...]]:

@@ -27,6 +27,7 @@ from descend.data.file_format import check_used
 from descend.data.hugging_face import hugging_face_source, is_hugging_face, split_of_role
 from descend.data.map_dataset import SamplePipeline, SampleReader
 from descend.data.nested_fields import as_rows
+from descend.data.plain_arrays import columns_of
 from descend.data.reader_protocol import Field
 from descend.data.readers import ArrayReader
 from descend.data.table_source import table_source
@@ -134,6 +135,8 @@ def _are_arrays(data: Any) -> bool:
 def _as_fields(data: Any) -> dict[str, Any]:
     if isinstance(data, dict):
         return cast("dict[str, Any]", data)
+    if isinstance(data, np.ndarray) and data.dtype.names:
+        return columns_of(data)
     parts = list(cast("tuple[Any, ...]", data)) if isinstance(data, tuple) else [data]
     return {str(place): part for place, part in enumerate(parts)}
 
@@ -178,7 +181,7 @@ def _array(values: Tensor | Array) -> Array:
     """A tensor as an array; bfloat16, which NumPy has not, as float32."""
     if isinstance(values, np.ndarray):
         return values
-    values = values.detach().cpu()
+    values = values.detach().cpu().resolve_conj().resolve_neg()
     return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
 
 

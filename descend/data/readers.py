@@ -11,8 +11,8 @@ import numpy as np
 
 from descend.data.counter_rng import Draws, key_of
 from descend.data.known_readers import READERS
-from descend.data.nested_fields import native
 from descend.data.order import permute
+from descend.data.plain_arrays import native, unmasked
 from descend.data.reader_protocol import Array, Field, OpenReader, SampleSource, one_hot
 from descend.data.sample_transforms import SampleTransforms
 from descend.data.validate import HELD_OUT, check
@@ -307,10 +307,11 @@ class ArrayReader:
 
 def _array(name: str, given: ArrayLike) -> Array:
     problem = "a single value"
+    detach = getattr(given, "detach", None)
     try:
-        array = np.asanyarray(given)
-    except ValueError as error:
+        array = np.asanyarray(given if detach is None else detach())
+    except (ValueError, TypeError, RuntimeError) as error:
         array, problem = np.empty(()), str(error)
     if not array.ndim:
         raise DataError(f"'{name}' must be an array with an entry for each sample: {problem}")
-    return array
+    return unmasked(name, array) if isinstance(array, np.ma.MaskedArray) else array

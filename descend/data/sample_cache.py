@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CachedSource", "cached"]
 
-_FORM = 1  # of the files; another one has other keys
+_FORM = 2  # of the files; another one has other keys
 _OURS = re.compile(r"([0-9a-f]{32})\.(samples|index)")
 _NOT_OF_CONTENT = ("cache", "cache_bytes", "role", "target", "skip_bad")
 

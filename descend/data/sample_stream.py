@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.data.nested_fields import fields_of, form_of
-from descend.errors import ConfigurationError, DataError, warn
+from descend.data.plain_arrays import plain_collate, plain_convert
+from descend.errors import ConfigurationError, DataError, DescendError, warn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,7 @@ def sample_stream(dataset: IterableDataset[Any], batch_size: int | None) -> Data
     from torch.utils.data import DataLoader
 
     if batch_size is None:
-        return DataLoader(cast("Any", dataset), batch_size=None)
+        return DataLoader(cast("Any", dataset), batch_size=None, collate_fn=plain_convert)
     collate = _Collate(type(dataset).__name__, batch_size)
     return DataLoader(cast("Any", dataset), batch_size=batch_size, collate_fn=collate)
 
@@ -45,13 +46,13 @@ class _Collate:
         self._has_looked = False
 
     def __call__(self, samples: list[Any]) -> Any:
-        from torch.utils.data import default_collate
-
         if not self._has_looked:
             self._has_looked = True
             self._look_at(samples[0])
         try:
-            return default_collate(samples)
+            return plain_collate(samples)
+        except DescendError:
+            raise
         except (RuntimeError, TypeError, KeyError, ValueError) as error:
             shown = " and ".join(dict.fromkeys(_forms(sample) for sample in samples[:1] + samples[-1:]))
             raise DataError(

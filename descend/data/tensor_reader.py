@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from descend.data.nested_fields import as_rows
+from descend.data.nested_fields import stored_rows
+from descend.data.plain_arrays import columns_of, widened
 from descend.errors import DataError
 from descend.page_locked import page_locked
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["STAGED_BYTES", "TensorReader", "is_array", "is_table", "tensor_reader"]
+__all__ = ["STAGED_BYTES", "TensorReader", "in_memory", "is_array", "is_table", "tensor_reader"]
 
 # What CUDA copies to memory of its own at once when it is sent to a GPU, such as class numbers: the host does not wait
 # for it, so it needs no page-locked memory.
@@ -44,6 +45,11 @@ class TensorReader:
 
         self.role = role
         self.names = tuple(rows)  # of the fields
+        # Torch gathers no unsigned integers of more than a byte: their bits are gathered, and widened in each batch.
+        signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+        self._unsigned = {name: values.dtype for name, values in rows.items() if values.dtype in signed}
+        rows = {name: values.detach() for name, values in rows.items()}
+        rows |= {name: rows[name].view(signed[kind]) for name, kind in self._unsigned.items()}
         self._rows = rows
         self._from_numpy = torch.from_numpy
         self._on_cpu = all(values.is_cpu for values in rows.values())
@@ -63,6 +69,10 @@ class TensorReader:
 
     def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Tensor]:
         """The rows of each tensor."""
+        found = self._gathered(indices)
+        return self._as_unsigned(found) if self._unsigned else found
+
+    def _gathered(self, indices: NDArray[np.int64]) -> dict[str, Tensor]:
         index = self._from_numpy(indices if self._chosen is None else self._chosen[indices])
         if self._pins:
             return {name: _page_locked(rows, len(index), index) for name, rows in self._rows.items()}
@@ -74,12 +84,20 @@ class TensorReader:
         """`read` of samples that follow one another, without a look at each index; a copy, as from `read`."""
         if not self._has_slices:
             return self.read(np.arange(first, first + count, dtype=np.int64))
+        found = self._sliced(first, count)
+        return self._as_unsigned(found) if self._unsigned else found
+
+    def _sliced(self, first: int, count: int) -> dict[str, Tensor]:
         end, form = first + count, self._contiguous
         if self._pins:
             return {name: _page_locked(rows[first:end], count) for name, rows in self._rows.items()}
         if self._rows_are_contiguous:
             return {name: rows.narrow_copy(0, first, count) for name, rows in self._rows.items()}
         return {name: rows[first:end].clone(memory_format=form) for name, rows in self._rows.items()}
+
+    def _as_unsigned(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Gathered bits as the numbers that they are."""
+        return {**found, **{name: widened(found[name].view(kind)) for name, kind in self._unsigned.items()}}
 
 
 def _page_locked(rows: Tensor, count: int, index: Tensor | None = None) -> Tensor:
@@ -94,22 +112,41 @@ def _page_locked(rows: Tensor, count: int, index: Tensor | None = None) -> Tenso
 
 def tensor_reader(data: Any, role: str, *, pin_memory: bool = False) -> TensorReader | None:
     """A reader of data that are tensors or arrays in memory; None for other data. See `TensorReader`."""
-    import torch
-    from torch.utils.data import Subset, TensorDataset
+    from torch.utils.data import Subset
 
+    if not in_memory(data):
+        return None
     chosen: NDArray[np.int64] | None = None
     while type(data) is Subset:
         some = _rows_of(np.asarray(data.indices, dtype=np.int64), len(cast("Any", data.dataset)), role)
         chosen = some if chosen is None else some[chosen]
         data = data.dataset
+    rows = stored_rows(_fields_in_memory(data), f"the data for '{role}'")
+    return TensorReader(rows, role, chosen, pin_memory=pin_memory)
+
+
+def in_memory(data: Any) -> bool:
+    """Whether data are tensors or arrays in memory, which `tensor_reader` reads."""
+    from torch.utils.data import Subset
+
+    while type(data) is Subset:
+        data = data.dataset
+    fields = _fields_in_memory(data)
+    parts = list(fields.values()) if isinstance(fields, dict) else fields
+    return len(parts) > 0 and all(is_array(part) for part in parts)
+
+
+def _fields_in_memory(data: Any) -> dict[str, Any] | tuple[Any, ...]:
+    """The tensors and arrays of an object: in a tuple, or by name as those of a dictionary or a structured array."""
+    from torch.utils.data import TensorDataset
+
     if type(data) is TensorDataset:
-        data = data.tensors
-    values = list(cast("dict[str, Any]", data).values()) if isinstance(data, dict) else data
-    parts = list(values) if isinstance(values, (tuple, list)) else [values]
-    in_memory = isinstance(data, (tuple, dict, torch.Tensor, np.ndarray)) and len(parts) > 0
-    if not in_memory or not all(is_array(part) for part in parts):
-        return None
-    return TensorReader(as_rows(data, f"the data for '{role}'"), role, chosen, pin_memory=pin_memory)
+        return data.tensors
+    if isinstance(data, np.ndarray) and data.dtype.names:
+        return columns_of(data)
+    if isinstance(data, (tuple, dict)):
+        return cast("dict[str, Any]", data)
+    return (data,) if is_array(data) else ()
 
 
 def is_table(data: Any) -> bool:

@@ -14,6 +14,7 @@ a list of batches, an iterable, a function that returns one
 
 from __future__ import annotations
 
+import copy
 import inspect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -25,8 +26,9 @@ from descend.data.hugging_face import is_hugging_face, split_of_role
 from descend.data.map_dataset import SamplePipeline, SampleReader
 from descend.data.nested_fields import samples_as_batches
 from descend.data.paths import is_path
+from descend.data.plain_arrays import plain_collate, plain_convert
 from descend.data.samplers import WeightedSampler
-from descend.data.tensor_reader import is_array, is_table, tensor_reader
+from descend.data.tensor_reader import in_memory, is_array, is_table, tensor_reader
 from descend.errors import ConfigurationError, DataError
 from descend.lazy_names import instance_check
 
@@ -180,7 +182,7 @@ def brings_batches(data: Any) -> bool:
         return True
     if is_path(data) or isinstance(data, IterableDataset) or is_hugging_face(data) or is_table(data):
         return False
-    if tensor_reader(data, "test") is not None or hasattr(data, "read") or isinstance(data, (bytes, dict)):
+    if in_memory(data) or hasattr(data, "read") or isinstance(data, (bytes, dict)):
         return False
     by_number = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     return isinstance(data, (list, tuple)) or not by_number
@@ -266,7 +268,7 @@ def _of_loader(loader: DataLoader[Any], how: Loading) -> Batches | BatchIterable
         _refuse_sampler(how)
         unused = replace(how, workers=None) if how.workers == loader.num_workers else how
         _refuse_unused(unused, "a DataLoader of an IterableDataset has its own", "them to the DataLoader")
-        return BatchIterable(loader, how.batch_size, how.role, how.rank, how.ranks, how.unit)
+        return BatchIterable(_with_masks(loader), how.batch_size, how.role, how.rank, how.ranks, how.unit)
     if problems := list(_conflicts(loader, how)):
         raise ConfigurationError([f"DataLoader for '{how.role}': {problem}" for problem in problems])
     training = how.role == "train"
@@ -283,6 +285,18 @@ def _of_loader(loader: DataLoader[Any], how: Loading) -> Batches | BatchIterable
     if tensors is not None:
         return _batches(tensors, how, drop_last=loader.drop_last)
     return _of_samples(loader.dataset, how, collate, loader.worker_init_fn, loader.drop_last)
+
+
+def _with_masks(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """The same batches, where torch's own functions make them: they would drop the masks of arrays."""
+    from torch.utils.data import default_collate, default_convert
+
+    own = {default_collate: plain_collate, default_convert: plain_convert}
+    if loader.collate_fn not in own:
+        return loader
+    loader = copy.copy(loader)  # that of the user stays as it is
+    loader.collate_fn = own[loader.collate_fn]
+    return loader
 
 
 def _is_torchs_own(collate: Any) -> bool:

@@ -130,7 +130,11 @@ def _require_binary(name: str, classes: Tensor) -> None:
 
 
 class _ClassCounts:
-    """True positives, false positives and false negatives of each class; of the second class alone where binary."""
+    """True positives, false positives and false negatives of each class; of the second class alone where binary.
+
+    Outputs that are NaN name no class. They count as missed for the class of their sample and as false for all others,
+    so that a model does not gain by them, whichever average is taken.
+    """
 
     def __init__(self, name: str, ignored: int | None, probabilities: bool) -> None:
         self._name, self._ignored = name, ignored
@@ -149,6 +153,7 @@ class _ClassCounts:
             found, wanted = scores.argmax(1, keepdim=True) == number, classes.reshape(-1, 1) == number
             if scores.shape[1] == 2:
                 found, wanted = found[:, 1:], wanted[:, 1:]
+        found = torch.where(scores.isnan().any(1, keepdim=True), ~wanted, found)
         return {
             "sum true_positives": (found & wanted).sum(0),
             "sum false_positives": (found & ~wanted).sum(0),

@@ -12,6 +12,7 @@ from descend.arguments import is_integer, shown
 from descend.data.nested_fields import nested
 from descend.errors import ConfigurationError, DataError, nearest
 from descend.experiment.losses import FunctionLoss
+from descend.runtime.seeds import forked_rng
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -30,6 +31,7 @@ __all__ = [
     "takes_one",
 ]
 
+OF_ARRAY_FILE = "samples"  # the field of a file that holds one array
 TARGET_NAMES = ("target", "targets", "label", "labels", "response", "responses", "y")
 
 
@@ -42,7 +44,8 @@ class FieldRoles:
         targets: Names of the fields that the loss is called with, in their order.
         by_name: Whether `forward` gets its inputs as keyword arguments.
         is_nested: Whether fields are parts of nested samples ("a/b").
-        joined: Whether the inputs are columns of a table, a number each, and `forward` gets them as one (n, columns).
+        joined: Whether the inputs are columns of a table, a number each, and `forward` gets them as one (n, columns);
+            see `takes_one`.
     """
 
     inputs: tuple[str, ...]
@@ -169,21 +172,73 @@ def _targets(
 
 
 def join_columns(module: nn.Module, columns: Sequence[Tensor]) -> Tensor:
-    """Columns of a table, (n,) each, as the one input (n, columns) of a module, in the type of its weights."""
+    """Columns of a table, (n,) each, as the one input (n, columns) of a module, in the type of its weights.
+
+    Integers that go straight into an embedding are its indices and stay integers.
+    """
     types = [p.dtype for p in module.parameters() if p.is_floating_point()]
     dtype = types[0] if types else torch.get_default_dtype()
+    if _begins_with_embedding(module) and all(_is_integer(column) for column in columns):
+        dtype = torch.int64
     return torch.stack([column.to(dtype) for column in columns], dim=1)
 
 
 def takes_one(module: nn.Module, inputs: Sequence[str], fields: Mapping[str, Tensor]) -> bool:
-    """Whether inputs are columns of a table, a number each, and `forward` takes one input, under another name."""
-    if len(inputs) < 2 or any(name not in fields or fields[name].ndim != 1 for name in inputs):
+    """Whether inputs are columns of a table, a number each, and `forward` takes one input, under another name.
+
+    One column is such a table, too, where it has a name of the user's: an entry of a tuple and an array in a file of
+    its own are arrays. A column of integers stays as it is in a module with an embedding, which takes indices (n,); and
+    one whose name `forward` has stays so where that computes with (n,).
+    """
+    if not inputs or any(name not in fields or fields[name].ndim != 1 for name in inputs):
         return False
+    columns = [fields[name] for name in inputs]
+    if any(column.is_complex() for column in columns):
+        return False
+    if len(inputs) == 1:
+        is_array = inputs[0].isdecimal() or list(fields) == [OF_ARRAY_FILE]
+        if is_array or (_is_integer(columns[0]) and _has_embedding(module)):
+            return False
     parameters = inspect.signature(module.forward).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     needed = [p for p in positional if p.default is p.empty]
     variable = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
-    return len(needed) == 1 and not variable and not any(p.name in inputs for p in positional)
+    is_torchs = (getattr(type(module).forward, "__module__", None) or "").startswith("torch.nn.")  # as are its names
+    named = not is_torchs and any(p.name in inputs for p in positional)
+    if named and len(inputs) == 1:
+        named = _computes_with(module, columns[0])
+    return len(needed) == 1 and not variable and not named
+
+
+def _computes_with(module: nn.Module, column: Tensor) -> bool:
+    """Whether a module takes a column (n,) without an error; tried with two rows, and nothing of it is kept."""
+    rows = column[:1].repeat(2) if len(column) else column.new_zeros(2)
+    before = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with forked_rng(), torch.no_grad():
+            module(rows)
+    except Exception:  # of a user's module
+        return False
+    else:
+        return True
+    finally:
+        for part, training in before:
+            part.training = training
+
+
+def _is_integer(column: Tensor) -> bool:
+    return not column.is_floating_point() and column.dtype is not torch.bool
+
+
+def _has_embedding(module: nn.Module) -> bool:
+    return any(isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) for part in module.modules())
+
+
+def _begins_with_embedding(module: nn.Module) -> bool:
+    while type(module).forward is torch.nn.Sequential.forward and len(cast("torch.nn.Sequential", module)):
+        module = cast("torch.nn.Sequential", module)[0]
+    return isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag))
 
 
 def _takes(module: nn.Module, inputs: list[str]) -> bool:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import numpy as np
 import torch
 
 from descend.arguments import require, shown
@@ -238,11 +237,10 @@ def _through(
         """What `of_part` returns for each micro-batch of the size that is in force."""
         return [of_part(part) for part in split_into_micro_batches(batch, process, memory.micro_batch_size.samples)]
 
-    source = (data,) if isinstance(data, (torch.Tensor, np.ndarray)) else data
-    size = (None if brings_batches(source) else _BATCH_SIZE) if batch_size == "auto" else batch_size
+    size = (None if brings_batches(data) else _BATCH_SIZE) if batch_size == "auto" else batch_size
     how = Loading(size, shuffle=False, role="test", workers=workers, module=module, pin_memory=device.type == "cuda")
     with ExitStack() as stack:
-        feed = open_data(source, how)
+        feed = open_data(data, how)
         reader = getattr(feed, "reader", None)
         if isinstance(reader, SampleReader):
             stack.callback(reader.close)

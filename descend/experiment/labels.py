@@ -112,15 +112,24 @@ class LabelCheck:
             self._check_classes(field, values, ids)
             return
         if kind in CLASSES and values.shape[1:] != self._form:
-            raise DataError(
-                f"field '{field}' holds class numbers as {values.dtype} (sample {ids[0]}: {_first(values)}), and "
-                f"{kind.__name__} takes integers: convert them, for example with .long()"
-            )
+            self._refuse_real_classes(field, values, ids)
         if kind in _ASKED and not self.loss.log_target:
             is_good, allowed = _ASKED[kind]
             self._refuse(field, values, ids, ~is_good(values), allowed)
         elif real and not np.isfinite(values.sum()):
             self._refuse(field, values, ids, ~np.isfinite(values), "finite numbers")
+
+    def _refuse_real_classes(self, field: str, values: NDArray[Any], ids: NDArray[np.int64]) -> None:
+        """Refuse class numbers with a point: those of a table are such where some are missing."""
+        kind = self.loss.kind.__name__
+        self._refuse(field, values, ids, np.isnan(values), "class numbers, which are missing (nan)")
+        self._refuse(field, values, ids, values != np.floor(values), "class numbers, which are integers")
+        raise DataError(
+            f"field '{field}' holds class numbers as {values.dtype} (sample {ids[0]}: {_first(values)}), and {kind} "
+            "takes integers: convert them, for example with .long(), or with .astype('int64') where they are an array; "
+            "in a file write 0 in place of 0.0, and leave out samples without a class, as integers of which some are "
+            "missing are read as numbers with a point"
+        )
 
     def _check_classes(self, field: str, values: NDArray[Any], ids: NDArray[np.int64]) -> None:
         if not self._form:

@@ -1,6 +1,6 @@
 """Metrics of a run: each is the value over all samples together, whatever the batches and ranks.
 
-accuracy, top5, …                            hits over samples; any k
+accuracy, top5, …                            hits over samples; any k; an output that is NaN is never a hit
 precision, recall, f1, auroc, r2             see accumulated_metrics.py
 perplexity, rmse                             exp of the mean loss, root of the mean squared error
 "mse", "cross_entropy", …                    any loss by its name
@@ -201,7 +201,7 @@ class _Classes:
 
 
 def _accuracy(ignored: int | None, probabilities: bool) -> Callable[..., tuple[Tensor, Tensor | float]]:
-    """Accuracy: a target is hit if it is the index of the largest output along dimension 1.
+    """Accuracy: a target is hit if it is the index of the largest output along dimension 1 and none of them is NaN.
 
     Where there is one output for each target, of 0 or 1, that is on its side of 0; of 0.5, if it is a probability.
     """
@@ -216,7 +216,8 @@ def _accuracy(ignored: int | None, probabilities: bool) -> Callable[..., tuple[T
         if one_column and binary is None:
             binary = binary_outputs(output, target) and bool(((target == 0) | (target == 1)).all())
         if one_column and binary:
-            hits = (output.reshape(-1) > threshold) == (target.reshape(-1) > 0.5)
+            scores = output.reshape(-1)
+            hits = ((scores > threshold) == (target.reshape(-1) > 0.5)) & (scores == scores)
             return as_double(hits.sum()), torch.tensor(hits.numel(), device=hits.device)
         if one_column:
             raise ConfigurationError(
@@ -225,7 +226,9 @@ def _accuracy(ignored: int | None, probabilities: bool) -> Callable[..., tuple[T
                 "lambda output, y: ((output > 0) == (y > 0.5)).float().mean()}"
             )
         classes = classes_of(output, target)
-        hits = output.argmax(1) == classes
+        place = output.argmax(1)  # that of a NaN where there is one
+        largest = output.gather(1, place.unsqueeze(1)).squeeze(1)
+        hits = (place == classes) & (largest == largest)
         if ignored is None:
             return as_double(hits.sum()), float(hits.numel())
         counted = classes != ignored
@@ -238,7 +241,7 @@ def _accuracy(ignored: int | None, probabilities: bool) -> Callable[..., tuple[T
 
 
 def _top(k: int, ignored: int | None) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Top-k accuracy: a target is hit if its output is among the k largest along dimension 1."""
+    """Top-k accuracy: a target is hit if its output is among the k largest along dimension 1 and none is NaN."""
     if k < 1:
         raise ConfigurationError(f"metric 'top{k}': k must be >= 1")
     classes_of = _Classes(f"top{k}")
@@ -252,7 +255,8 @@ def _top(k: int, ignored: int | None) -> Callable[..., tuple[Tensor, Tensor]]:
             )
         classes = classes_of(output, target)
         counted = classes == classes if ignored is None else classes != ignored
-        hits = (output.topk(k, dim=1).indices == classes.unsqueeze(1)).any(1)
+        largest, places = output.topk(k, dim=1)  # NaN counts as the largest
+        hits = (places == classes.unsqueeze(1)).any(1) & (largest == largest).all(1)
         return as_double((hits & counted).sum()), counted.sum()
 
     return top

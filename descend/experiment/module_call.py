@@ -54,7 +54,7 @@ class ModuleCall:
             if "dtype" in str(error) and (wrong := self._wrong_dtype(roles.inputs, values)):
                 raise DataError(f"{wrong} ({error})") from error
             if not isinstance(error, DescendError) and not out_of_memory(error):
-                error.add_note(self._where(error, roles.inputs, values))
+                error.add_note(self._where(error, roles, values))
             raise
 
     def of_micro_batch(self, part: MicroBatch, roles: FieldRoles, values: Mapping[str, Any]) -> Any:
@@ -72,7 +72,7 @@ class ModuleCall:
             )
         return output
 
-    def _where(self, error: BaseException, inputs: Sequence[str], values: Mapping[str, Any]) -> str:
+    def _where(self, error: BaseException, roles: FieldRoles, values: Mapping[str, Any]) -> str:
         """The layer that raised an error, and the inputs of the module."""
         names = {id(module): name for name, module in self.module.named_modules()}
         layer, trace = self.module, error.__traceback__
@@ -81,8 +81,11 @@ class ModuleCall:
             layer = inner if id(inner) in names and isinstance(inner, torch.nn.Module) else layer
             trace = trace.tb_next
         name = f"'{names[id(layer)]}', a " if names[id(layer)] else "the module, a "
-        given = ", ".join(f"{name} {_described(values[name])}" for name in inputs)
-        return f"Raised in {name}{type(layer).__name__}; inputs of the module: {given}"
+        given = ", ".join(f"{name} {_described(values[name])}" for name in roles.inputs)
+        note = f"Raised in {name}{type(layer).__name__}; inputs of the module: {given}"
+        if roles.joined:
+            note += f", which it gets as one (n, {len(roles.inputs)})"
+        return note
 
     def _wrong_dtype(self, inputs: Sequence[str], values: Mapping[str, Any]) -> str | None:
         """The message about an input whose dtype is not that of the parameters; None if there is none."""

@@ -55,13 +55,16 @@ def argmin(planned: PlannedLayer) -> Forward:
 
 @lowers(InTopK)
 def in_top_k(planned: PlannedLayer) -> Forward:
-    """1 at the k largest entries; a stable order lets the smaller index win a tie."""
+    """1 at the k largest entries, at none of a sample with NaN; a stable order lets the smaller index win a tie."""
     k = cast("InTopK", planned.layer).k
 
     def forward(x: Tensor) -> Tensor:
         entries = x.detach().flatten(1)
-        best = entries.sort(dim=1, descending=True, stable=True).indices[:, :k]
-        return torch.zeros_like(entries).scatter(1, best, 1.0).view_as(x)
+        values, order = entries.sort(dim=1, descending=True, stable=True)  # NaN counts as the largest
+        is_number = (values[:, :1] == values[:, :1]).to(x.dtype)
+        return (
+            torch.zeros_like(entries).scatter(1, order[:, :k], is_number.expand(-1, min(k, order.shape[1]))).view_as(x)
+        )
 
     return forward
 

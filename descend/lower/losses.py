@@ -82,28 +82,38 @@ def l1_norm(planned: PlannedLayer) -> Forward:
     return lambda x: x.abs().flatten(1).sum(1, keepdim=True)
 
 
+def _largest(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The place of the first largest entry of each sample, and whether none is NaN, (samples, 1) each."""
+    entries = x.detach().flatten(1)
+    place = entries.argmax(1, keepdim=True)  # that of a NaN where there is one
+    largest = entries.gather(1, place)
+    return place, largest == largest
+
+
 @lowers(CategoricalAccuracy)
 def categorical_accuracy(planned: PlannedLayer) -> Forward:
-    """1 where the largest entries are at the same place; argmax takes the first of equal ones."""
+    """1 where the largest entries are at the same place, the first of equal ones, and none is NaN."""
 
     def forward(prediction: Tensor, label: Tensor) -> Tensor:
-        same = prediction.detach().flatten(1).argmax(1) == label.detach().flatten(1).argmax(1)
-        return same.to(prediction.dtype).unsqueeze(1)
+        place, is_number = _largest(prediction)
+        wanted, is_class = _largest(label)
+        return ((place == wanted) & is_number & is_class).to(prediction.dtype)
 
     return forward
 
 
 @lowers(TopKCategoricalAccuracy)
 def top_k_categorical_accuracy(planned: PlannedLayer) -> Forward:
-    """1 where fewer than k entries beat the label's; of equal entries the one with the smaller index wins."""
+    """1 where fewer than k entries beat the label's and none is NaN; of equal ones the smaller index wins."""
     k = cast("TopKCategoricalAccuracy", planned.layer).k
 
     def forward(prediction: Tensor, label: Tensor) -> Tensor:
         scores = prediction.detach().flatten(1)
-        place = label.detach().flatten(1).argmax(1, keepdim=True)
+        place, is_class = _largest(label)
         own = scores.gather(1, place)
         earlier = torch.arange(scores.shape[1], device=scores.device) < place
         beaten = (scores > own) | ((scores == own) & earlier)
-        return (beaten.sum(1, keepdim=True) < k).to(prediction.dtype)
+        _, is_number = _largest(prediction)
+        return ((beaten.sum(1, keepdim=True) < k) & is_number & is_class).to(prediction.dtype)
 
     return forward

@@ -23,6 +23,7 @@ import torch
 from torch import distributed
 
 from descend import errors
+from descend.data.plain_arrays import plain_tensor, widened
 from descend.errors import ConfigurationError, DescendError, LostPeer
 from descend.runtime.gpu_copies import send_to_gpu
 from descend.runtime.shared_all_reduce import SPIN_SECONDS, SharedAllReduce
@@ -161,14 +162,20 @@ class Communicator:
         return self.rank == 0
 
     def to_device(self, fields: Mapping[str, np.ndarray | torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Arrays as tensors on the device of the run; on the CPU they share the arrays' memory."""
+        """Arrays as tensors on the device of the run; on the CPU they share the arrays' memory where torch can.
+
+        Raises:
+            DataError: an array has no form as a tensor; see `descend.data.plain_arrays`.
+        """
         if self.device.type == "cpu":  # what most small networks wait for, so the usual case is first
             for x in fields.values():
                 if not isinstance(x, torch.Tensor) or not x.is_cpu:
                     break
             else:
                 return cast("dict[str, torch.Tensor]", dict(fields))
-        tensors = {name: x if isinstance(x, torch.Tensor) else torch.from_numpy(x) for name, x in fields.items()}
+        tensors = {
+            name: x if isinstance(x, torch.Tensor) else widened(plain_tensor(name, x)) for name, x in fields.items()
+        }
         if self.device.type != "cuda":
             here = self.device
             return {n: x if x.device == here else x.to(here, non_blocking=True) for n, x in tensors.items()}

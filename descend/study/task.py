@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset, SubsetRandomSampler
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset, SubsetRandomSampler, default_collate
 
 from descend.arguments import shown
 from descend.data import Loading, open_data
+from descend.data.plain_arrays import plain_collate, plain_tensor, widened
 from descend.data.torch_data import files_of_feed
 from descend.errors import ConfigurationError, nearest
 from descend.experiment.field_roles import TARGET_NAMES, checked_targets, join_columns, takes_one
@@ -141,10 +142,10 @@ class StudyTask:
                 f"which field is the target is not clear from the names ({', '.join(names)}): pass targets=['...']"
             )
         inputs = [name for name in names if name not in targets]
+        module = self.module(0)
+        if takes_one(module, inputs, fields):
+            return join_columns(module, [fields[name] for name in inputs]), fields[targets[0]]
         if len(inputs) > 1:
-            module = self.module(0)
-            if takes_one(module, inputs, fields):
-                return join_columns(module, [fields[name] for name in inputs]), fields[targets[0]]
             taken = list(inspect.signature(module.forward).parameters)
             if unknown := [name for name in inputs if name not in taken]:
                 raise ConfigurationError(
@@ -256,7 +257,8 @@ class _Reading:
     def fields(self, data: Any, role: str) -> dict[str, Tensor]:
         """All samples in memory by the names of their fields; numbers where they have none."""
         if isinstance(data, (tuple, list)) and all(isinstance(part, torch.Tensor) for part in cast("list[Any]", data)):
-            return {str(place): part for place, part in enumerate(cast("list[Tensor]", data))}
+            tensors = enumerate(cast("list[Tensor]", data))
+            return {str(place): widened(plain_tensor(str(place), part)) for place, part in tensors}
         if isinstance(data, DataLoader):
             return _of_loader(cast("DataLoader[Any]", data), role)
         of_files = {"validation": "validate"}.get(role, role)
@@ -286,7 +288,8 @@ def _of_loader(loader: DataLoader[Any], role: str) -> dict[str, Tensor]:
             f"DataLoader for '{role}': which samples its {type(loader.sampler).__name__} draws is unknown; pass "
             "its dataset, or a Subset of it"
         )
-    batches = DataLoader(data, loader.batch_size, collate_fn=loader.collate_fn)
+    collate = plain_collate if loader.collate_fn is default_collate else loader.collate_fn
+    batches = DataLoader(data, loader.batch_size, collate_fn=collate)
     parts = [batch if isinstance(batch, dict) else dict(enumerate(batch)) for batch in batches]
     return {str(name): torch.cat([torch.as_tensor(part[name]) for part in parts]) for name in parts[0]}
 

@@ -1,10 +1,14 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 from callback_runs import graph_run
 from sklearn.metrics import confusion_matrix
 
 from descend.callbacks import ConfusionMatrix, DumpOutputs
 from descend.errors import ConfigurationError
+from descend.train import Mode
 
 
 def dumped(folder, mode, epoch, count, first):
@@ -34,3 +38,20 @@ def test_against_scikit_learn_from_the_dumped_outputs(tmp_path):
 def test_labels_of_another_length_are_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="'fc1' has 5 outputs and 'labels' 3"):
         graph_run(tmp_path, ConfusionMatrix(prediction="fc1", label="labels"))
+
+
+def test_a_prediction_that_is_nan_is_in_no_row():
+    matrix, written = ConfusionMatrix(prediction="p", label="y"), {}
+    matrix.counts = {}
+    outputs = {
+        "p": torch.tensor([[1.0, 0.0], [float("nan"), 0.0], [0.0, 1.0], [0.0, float("nan")]]),
+        "y": torch.eye(2)[[0, 0, 0, 1]],
+    }
+    watch = SimpleNamespace(outputs=lambda name: (outputs[name],))
+    path = SimpleNamespace(write_text=lambda text, encoding: written.update(text=text))
+    run = SimpleNamespace(control=SimpleNamespace(path=lambda name: path))
+    matrix.after_evaluation_step(SimpleNamespace(watch=watch, mode=Mode.TEST))
+    matrix.after_evaluation_step(SimpleNamespace(watch=watch, mode=Mode.TEST))
+    matrix.after_evaluation(SimpleNamespace(mode=Mode.TEST, run=run, epoch=1))
+    assert written["text"] == "0.25,0\n0.25,0\n"
+    assert not matrix.counts

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from descend.data.nested_fields import as_rows, fields_of, form_of, native, nested, samples_as_batches
+from descend.data.nested_fields import as_rows, fields_of, form_of, nested, samples_as_batches
+from descend.data.plain_arrays import native
 from descend.errors import DataError
 
 

@@ -192,3 +192,39 @@ def test_accuracy_of_one_output_is_on_its_side_of_the_threshold():
         for rows in (output, output.unsqueeze(1)):
             found = build_metrics(["accuracy"], loss)["accuracy"].ratio(rows, [BITS.float()], 101)
             assert (float(found.numerator), float(found.denominator)) == (hits, 101.0)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("name", ["precision", "recall", "f1"])
+@pytest.mark.parametrize("loss", ["cross_entropy", "bce_with_logits"])
+def test_outputs_that_are_nan_are_wrong_whatever_the_class(name, loss):
+    """A model gains nothing by an output that is NaN: scikit-learn's value where these name a wrong class."""
+    if loss == "cross_entropy":
+        output, target, wrong = PAIRS.clone(), BITS, 1 - BITS
+        named = PAIRS.argmax(1)
+    else:
+        output, target, wrong = PAIRS[:, :1].clone(), BITS[:, None].float(), 1 - BITS
+        named = (PAIRS[:, 0] > 0).long()
+    output[::3] = NAN
+    named[::3] = wrong[::3]
+    score = getattr(reference, {"f1": "f1_score"}.get(name, f"{name}_score"))
+    assert value(name, output, target, loss) == pytest.approx(score(BITS, named, zero_division=0), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["precision", "recall", "f1"])
+def test_of_several_classes_each_value_falls_with_every_nan(name):
+    best = value(name, nn.functional.one_hot(CLASSES, 4).float(), CLASSES)
+    output = nn.functional.one_hot(CLASSES, 4).float()
+    output[::4, 2] = NAN
+    assert best == 1
+    assert 0 < value(name, output, CLASSES) < 1
+    assert value(name, torch.full((101, 4), NAN), CLASSES) == 0
+
+
+def test_areas_of_outputs_that_are_nan_are_nan():
+    scores = SCORES.clone()
+    scores[5, 2] = NAN
+    assert math.isnan(value("auroc", scores, CLASSES))
+    assert math.isnan(value("auroc", scores[:, 2:3], BITS[:, None].float(), "bce_with_logits"))

@@ -1,9 +1,15 @@
 """Which fields a module is called with and which the loss."""
 
+import functools
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
 
+import descend
 from descend.errors import ConfigurationError, DataError
 from descend.experiment.field_roles import TARGET_NAMES, assign_fields, check_fields
 from descend.experiment.losses import loss_of
@@ -109,3 +115,124 @@ def test_samples_without_the_fields_of_the_first_are_refused(found, known, messa
 @pytest.mark.parametrize(("found", "known"), [("0 1", "0 1"), ("y x", "x y"), ("x y number", "x y")])
 def test_samples_with_the_fields_of_the_first_pass(found, known):
     check_fields(found.split(), known.split())
+
+
+COLUMN = torch.arange(4.0)
+NUMBERS = torch.arange(4)
+
+
+class Own(nn.Module):
+    """A forward of a user's; its parameter is called x."""
+
+    def __init__(self, layer, change=lambda x: x):
+        super().__init__()
+        self.layer, self.change = layer, change
+
+    def forward(self, x):
+        return self.layer(self.change(x))
+
+
+def output(module, fields, targets=None):
+    found = assign_fields(fields, module, loss_of("mse"), targets, needs_targets=False)
+    return found.call(module, found.values(fields))
+
+
+@pytest.mark.parametrize("column", [COLUMN, NUMBERS, COLUMN.double(), NUMBERS > 1, COLUMN.half()], ids=repr)
+@pytest.mark.parametrize("name", ["a", "input", "x"])
+@pytest.mark.parametrize("module", [nn.Linear(1, 3), nn.Sequential(nn.Linear(1, 3)), Own(nn.Linear(1, 3))], ids=repr)
+def test_one_column_is_the_matrix_that_two_are(module, name, column):
+    """Whatever its type and its name, which may be the one that torch gave a parameter."""
+    assert output(module, {name: column}).shape == (4, 3)
+    wanted = module(column.float().reshape(-1, 1))
+    torch.testing.assert_close(output(module, {name: column}), wanted, rtol=0, atol=0)
+
+
+def test_one_column_beside_a_target():
+    found = assign_fields({"a": COLUMN, "y": COLUMN}, nn.Linear(1, 1), loss_of("mse"))
+    assert (found.inputs, found.targets, found.joined) == (("a",), ("y",), True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "module"),
+    [
+        ({"0": COLUMN}, nn.Identity()),  # an array, and no table
+        ({"0": COLUMN, "1": COLUMN}, nn.Identity()),
+        ({"samples": COLUMN}, nn.Identity()),  # a file that is one array
+        ({"x": COLUMN}, Own(nn.Linear(1, 3), lambda x: x.unsqueeze(1))),
+        ({"x": COLUMN}, Own(nn.Identity())),  # computes with the column as it is
+        ({"a": COLUMN + 1j}, nn.Identity()),
+        ({"a": COLUMN[:, None]}, nn.Linear(1, 3)),
+        ({"a": NUMBERS}, nn.Sequential(nn.Embedding(4, 2), nn.Linear(2, 3))),
+        ({"a": NUMBERS}, Own(nn.Embedding(4, 3))),
+        ({"x": NUMBERS}, Own(nn.Embedding(4, 3))),
+    ],
+)
+def test_what_is_no_table_of_numbers_stays_as_it_is(fields, module):
+    found = assign_fields(fields, module, loss_of("mse"), needs_targets=False)
+    assert not found.joined
+    name = found.inputs[0]
+    assert torch.equal(output(module, fields), module(fields[name]))
+
+
+def test_several_columns_of_indices_stay_integers_where_an_embedding_takes_them():
+    module = nn.Sequential(nn.Embedding(4, 2), nn.Flatten(), nn.Linear(4, 3))
+    assert output(module, {"a": NUMBERS, "b": NUMBERS}).shape == (4, 3)
+    with pytest.raises(RuntimeError, match="indices"):  # a column of them is a number, so all are
+        output(module, {"a": NUMBERS, "b": COLUMN})
+
+
+def test_finding_out_the_form_of_a_column_leaves_no_trace():
+    module = Own(nn.Sequential(nn.Dropout(), nn.BatchNorm1d(1), nn.Linear(1, 3)))
+    module.layer[2].eval()
+    state, before = torch.get_rng_state(), {name: t.clone() for name, t in module.state_dict().items()}
+    assert assign_fields({"x": COLUMN, "y": COLUMN}, module, loss_of("mse")).joined
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(t, before[name]) for name, t in module.state_dict().items())
+    assert [part.training for part in module.layer] == [True, True, False]
+
+
+def _written(path, columns):
+    rows = zip(*columns.values(), strict=True)
+    path.write_text(",".join(columns) + "\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.mark.parametrize("values", [[i + 0.5 for i in range(12)], list(range(12))], ids=["floats", "integers"])
+@pytest.mark.parametrize("form", ["csv", "parquet", "npz", "arrow", "dictionary", "structured"])
+def test_a_table_of_one_feature_goes_through_every_door(tmp_path, form, values):
+    """What comes out is that of the matrix (n, 1)."""
+    columns = {"a": values, "y": [i % 3 for i in range(12)]}
+    arrays = {name: np.array(some) for name, some in columns.items()}
+    table = pa.table(columns)
+    pq.write_table(table, tmp_path / "a.parquet")
+    np.savez(tmp_path / "a.npz", **arrays)
+    rows = np.array(list(zip(*columns.values(), strict=True)), [(name, some.dtype) for name, some in arrays.items()])
+    data = {
+        "csv": _written(tmp_path / "a.csv", columns),
+        "parquet": str(tmp_path / "a.parquet"),
+        "npz": str(tmp_path / "a.npz"),
+        "arrow": table,
+        "dictionary": arrays,
+        "structured": rows,
+    }[form]
+    matrix = (torch.tensor(values, dtype=torch.float32)[:, None], torch.tensor(columns["y"]))
+    module = nn.Linear(1, 3)
+    assert torch.equal(descend.predict(module, data, targets=["y"]), descend.predict(module, matrix[0]))
+    found = descend.evaluate(module, "cross_entropy", data, targets=["y"], metrics=["accuracy"])
+    assert found == descend.evaluate(module, "cross_entropy", matrix, metrics=["accuracy"])
+    trained = []
+    for given, targets in ((data, ["y"]), (matrix, None)):
+        module = nn.Linear(1, 3)
+        with torch.no_grad():
+            module.weight.fill_(0.1)
+            module.bias.zero_()
+        how = {"batch_size": 5, "stop": descend.Epochs(2), "targets": targets, "verbose": False}
+        descend.fit(module, "cross_entropy", given, optimizer=functools.partial(torch.optim.SGD, lr=0.01), **how)
+        trained.append(module.weight.detach())
+    assert torch.equal(*trained)
+
+
+def test_a_comparison_takes_a_table_of_one_feature():
+    data = {"a": torch.arange(12.0), "y": torch.arange(12) % 3}
+    more = {"batch_size": 4, "steps": 2, "trials": 1, "seeds": 2, "searches": 1, "targets": ["y"]}
+    assert descend.compare(lambda: nn.Linear(1, 3), "cross_entropy", data, arms=["SGD"], **more) is not None

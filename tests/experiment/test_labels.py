@@ -109,6 +109,15 @@ def test_logarithms_of_probabilities_may_be_negative_but_not_nan():
         check(nn.KLDivLoss(log_target=True), LOGITS, y=np.full((3, 4), np.nan))
 
 
+def test_missing_class_numbers_are_named():
+    """As a table has them, whose column of integers is one of numbers with a point where some are missing."""
+    message = r"1 targets are not class numbers, which are missing \(nan\).*\n *sample 51: nan"
+    with pytest.raises(DataError, match=message):
+        check(nn.CrossEntropyLoss(), LOGITS, y=np.array([2, np.nan, 0], np.float32))
+    with pytest.raises(DataError, match=r"2 targets are not class numbers, which are integers.*\n *sample 50: 0.5"):
+        check(nn.CrossEntropyLoss(), LOGITS, y=np.array([0.5, 1.0, 1.5]))
+
+
 def test_bfloat16_is_looked_at():
     with pytest.raises(DataError, match="finite numbers"):
         check(nn.MSELoss(), torch.zeros(2), y=torch.tensor([1.0, float("nan")]).bfloat16())

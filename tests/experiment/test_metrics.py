@@ -120,3 +120,41 @@ def test_a_metric_that_does_not_take_the_targets_is_named_as_one():
             targets=2,
             metrics=["accuracy"],
         )
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("name", ["accuracy", "top2"])
+@pytest.mark.parametrize(
+    "row", [[NAN] * 3, [NAN, 1.0, 0.0], [1.0, NAN, 0.0], [9.0, 1.0, NAN], [9.0, float("inf"), NAN]], ids=str
+)
+@pytest.mark.parametrize("label", [0, 1, 2])
+def test_an_output_that_is_nan_is_no_hit_and_is_counted(name, row, label):
+    output, target = torch.tensor([row, [2.0, 1.0, 0.0], row]), torch.tensor([label, 0, label])
+    metric = build_metrics([name], "cross_entropy")[name]
+    assert ratio(metric, output, target) == (1.0, 3.0)
+    shares = nn.functional.one_hot(target, 3).float()
+    assert ratio(build_metrics([name], "cross_entropy")[name], output, shares) == (1.0, 3.0)
+
+
+def test_nan_at_a_position_is_no_hit_there_and_none_that_is_ignored_counts():
+    output, target = OUTPUT.t()[None].clone(), torch.tensor([[0, 1, 2, 2]])  # (1, classes, positions)
+    output[0, 1, 0] = NAN
+    assert ratio(build_metrics(["accuracy"], "cross_entropy")["accuracy"], output, target) == (2.0, 4.0)
+    assert ratio(build_metrics(["accuracy"], nn.CrossEntropyLoss(ignore_index=0))["accuracy"], output, target) == (2, 3)
+
+
+@pytest.mark.parametrize("loss", ["bce_with_logits", nn.BCELoss()])
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_a_binary_output_that_is_nan_is_no_hit(loss, label):
+    output, target = torch.tensor([[NAN], [0.9], [NAN]]), torch.tensor([[label], [1.0], [label]])
+    assert ratio(build_metrics(["accuracy"], loss)["accuracy"], output, target) == (1.0, 3.0)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "f1", "top2", "precision", "recall"])
+def test_a_broken_model_is_never_kept_as_the_best(metric):
+    """All samples are of class 0, which is what NaN was taken for."""
+    output, target = torch.full((6, 3), NAN), torch.zeros(6, dtype=torch.int64)
+    found = descend.evaluate(nn.Identity(), "cross_entropy", (output, target), batch_size=4, metrics=[metric])
+    assert found[metric] == 0

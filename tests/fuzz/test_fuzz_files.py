@@ -4,6 +4,7 @@ import pytest
 
 from tests.fuzz import (
     fuzz_csv,
+    fuzz_hdf5,
     fuzz_idx,
     fuzz_images,
     fuzz_numpy,
@@ -14,7 +15,10 @@ from tests.fuzz import (
 )
 from tests.fuzz.harness import run
 
-SCRIPTS = (fuzz_csv, fuzz_idx, fuzz_images, fuzz_numpy, fuzz_pages, fuzz_records, fuzz_run_directory, fuzz_study_file)
+SCRIPTS = (
+    *(fuzz_csv, fuzz_hdf5, fuzz_idx, fuzz_images, fuzz_numpy, fuzz_pages, fuzz_records, fuzz_run_directory),
+    fuzz_study_file,
+)
 
 
 @pytest.mark.slow

@@ -165,3 +165,8 @@ def test_uniform_hash_looks_uniform():
     assert y.max() < 1
     counts = torch.histc(y, 10, 0, 1)
     assert ((counts - 2000) ** 2 / 2000).sum() < 27.9  # chi-squared of 9 degrees: above it once in a thousand
+
+
+def test_a_sample_with_nan_has_no_largest_entries():
+    layer = Single(lambda x: descend.InTopK(x, k=2), (3,))
+    assert layer(rows([nan, 1, 0], [3, 1, 2], [0, nan, nan])).tolist() == [[0, 0, 0], [1, 0, 1], [0, 0, 0]]

@@ -57,3 +57,17 @@ def test_gradients_at_the_kink_are_zero():
         one.any() for one in gradients(Single(lambda a, b: descend.MeanAbsoluteError(a, b), (2,), (2,)), ones, ones)
     )
     assert gradients(Single(lambda a: descend.L1Norm(a), (3,)), f64([0.0, -2.0, 3.0]))[0].tolist() == [[0, -1, 1]]
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("row", [[NAN] * 3, [NAN, 1, 0], [9, NAN, 0], [9, 1, NAN]], ids=str)
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("make", [descend.CategoricalAccuracy, lambda a, b: descend.TopKCategoricalAccuracy(a, b, k=3)])
+def test_predictions_and_labels_that_are_nan_are_no_hits(make, row, place):
+    layer = Single(lambda a, b: make(a, b), (3,), (3,))
+    label = [[float(i == place) for i in range(3)]] * 2
+    found = layer(f64(row, label[0]), f64(*label))
+    assert found.tolist() == [[0.0], [1.0]]
+    assert layer(f64(label[0]), f64(row)).tolist() == [[0.0]]

@@ -5,6 +5,8 @@ fields    the path of a data set without the first slash; of one group that was 
           and so on, those of the role, without its name. Scales of other dimensions, as of netCDF-4, are left out
 types     numbers, booleans (an enumeration of h5py), times of h5py and text; arrays of different lengths as those of
           Parquet; of a compound type, as PyTables writes tables, a field NAME.PART for each part
+numbers   as the attributes of netCDF's conventions mean them, see cf_attributes.py; as they are stored with
+          `mask_and_scale=False`
 enums     their numbers, with the names as classes where these go from 0 up; as a class they are numbered from 0 up, in
           the order of their numbers
 
@@ -27,9 +29,11 @@ from descend.data.arrow_columns import LENGTH
 from descend.data.concatenated import Pieces
 from descend.data.expansion import check_expansion
 from descend.data.file_format import FileFormat, library
+from descend.data.formats.cf_attributes import Meanings, is_bare_dimension, is_netcdf4
 from descend.data.formats.hdf5_blocks import StoredRows
-from descend.data.nested_fields import native, part_of, parts_of
+from descend.data.nested_fields import part_of, parts_of
 from descend.data.paths import arrays_of_role, role_of
+from descend.data.plain_arrays import native
 from descend.data.reader_protocol import Field
 from descend.errors import ConfigurationError, DataError, nearest
 
@@ -47,7 +51,6 @@ __all__ = ["FILE_FORMATS", "HDF5Source"]
 MAX_FIELDS = 16_384
 _MAX_LINKS = 32_768
 _POINTER_BYTES = 16  # of an array of its own length, or of a text
-_BARE_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"  # that netCDF-4 writes
 _INDEX = "_i_"  # as PyTables calls the group beside a table
 _MAX_DEPTH = 64
 _SCANNED = 4096  # arrays of different lengths that are looked at in one go
@@ -58,7 +61,7 @@ class HDF5Source:
 
     Args:
         paths: The files.
-        options: Those of the caller; `key`, `length` and classes are used.
+        options: Those of the caller; `key`, `length`, `mask_and_scale` and classes are used.
 
     Raises:
         DataError: a file is damaged, or data sets differ in length or between files.
@@ -71,6 +74,7 @@ class HDF5Source:
         self._length = options.length
         self.left_out: dict[str, str] = {}
         self.classes: dict[str, list[str]] = {}
+        self._meanings = Meanings()
         there = _data_sets(self._open(paths[0]), self.left_out)
         self._parts: dict[str, tuple[str, ...]] = {}  # of fields that are a part of a compound type, its place
         self._enums: dict[str, dict[int, str]] = {}  # the name of each number
@@ -85,7 +89,7 @@ class HDF5Source:
                 raise DataError(f"{path} has other data sets than {paths[0]}; files of one reader must have the same")
             found = fields
             counts.append(count)
-        self.fields: Mapping[str, Field] = self._with_lengths(found)
+        self.fields: Mapping[str, Field] = _with_lengths(found, self._ragged)
         self._pieces = Pieces(paths, counts)
         for name in list(found):
             if found[name].dtype.kind == "U" and options.is_class(name):
@@ -110,6 +114,8 @@ class HDF5Source:
     def _fields(self, path: Path, options: ReadOptions) -> tuple[dict[str, Field], int]:
         """The fields of a file and the number of its samples."""
         file, found, counts = self._open(path), dict[str, Field](), dict[str, int]()
+        there = (file[name] for name in self._names.values() if name in file)
+        netcdf = options.mask_and_scale and is_netcdf4(file, there)
         types: dict[str, np.dtype[Any]] = {}  # that of a compound type with many parts takes long to make
         for name, inside in list(self._names.items()):
             try:
@@ -125,6 +131,10 @@ class HDF5Source:
                     raise DataError(f"{path}: {error}") from error
                 self.left_out[name] = str(error)
                 del self._names[name]
+            else:
+                if options.mask_and_scale and name not in self._parts:
+                    is_enum = name in self._enums
+                    found[name] = self._meanings.field(path, name, stored, found[name], netcdf=netcdf, is_enum=is_enum)
         if options.key is None:
             self._leave_out_scales(file, found, counts)
         if len(set(counts.values())) > 1:
@@ -141,8 +151,7 @@ class HDF5Source:
         scales = [name for name in counts if file[self._names[name]].is_scale]
         lengths = {count for name, count in counts.items() if name not in scales}
         for name in scales:
-            title = file[self._names[name]].attrs.get("NAME", b"")
-            bare = (title if isinstance(title, bytes) else str(title).encode()).startswith(_BARE_DIMENSION)
+            bare = is_bare_dimension(file[self._names[name]])
             if lengths and (bare or (len(lengths) == 1 and counts[name] not in lengths)):
                 self.left_out[name] = f"'{name}' is the scale of a dimension"
                 for of in (self._names, found, counts):
@@ -179,7 +188,7 @@ class HDF5Source:
                 (
                     len(one)
                     for i in range(0, len(stored), _SCANNED)
-                    for one in self._part(name, stored, np.s_[i : i + _SCANNED])
+                    for one in _part(stored, self._parts.get(name, ()), np.s_[i : i + _SCANNED])
                 ),
                 default=0,
             )
@@ -197,30 +206,13 @@ class HDF5Source:
                 raise DataError(f"'{name}' has other names of its numbers than in the first file")
         return Field(whole, native(np.empty(0, kind)).dtype)
 
-    def _part(self, name: str, stored: Any, at: slice | NDArray[np.int64]) -> Any:
-        """Some rows of a data set, of the part that a field has; text as such."""
-        top, *below = self._parts.get(name, (None,))
-        is_text = name in self._texts
-        reading = stored.fields(top) if top is not None else stored.asstr() if is_text else stored
-        values = reading[at]
-        for part in below:
-            values = values[part]
-        return _as_text(values) if is_text else values
-
-    def _with_lengths(self, found: Mapping[str, Field]) -> dict[str, Field]:
-        fields: dict[str, Field] = {}
-        for name, one in found.items():
-            fields[name] = Field((self._ragged[name],), one.dtype) if name in self._ragged else one
-            if name in self._ragged:
-                fields[name + LENGTH] = Field((), np.dtype(np.int64))
-        return fields
-
     def _number(self, name: str, options: ReadOptions) -> None:
         """Turn the text of a field into classes."""
         given = options.classes_of(name)
         if given is None:
-            texts = (self._part(name, self._open(path)[self._names[name]], np.s_[:]) for path in self._pieces.pieces)
-            given = sorted({text for some in texts for text in some.reshape(-1).tolist()})
+            inside, parts = self._names[name], self._parts.get(name, ())
+            texts = (_texts(name, path, self._open(path)[inside], parts) for path in self._pieces.pieces)
+            given = sorted(set[str]().union(*texts))
         self.classes[name] = given
         self.fields = {**self.fields, name: Field(self.fields[name].shape, np.dtype(np.int64))}
 
@@ -240,16 +232,27 @@ class HDF5Source:
 
     def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
         """Rows of the data sets."""
-        parts: dict[str, list[Array]] = {name: [] for name in self.fields}
-        places: list[NDArray[np.int64]] = []
-        for path, rows, at in self._pieces.split(samples):
-            places.append(at)
-            wanted, back = np.unique(rows, return_inverse=True)  # h5py takes increasing numbers only
-            for name, inside in self._names.items():
-                for field, values in self._rows(name, path, self._open(path)[inside], wanted).items():
-                    parts[field].append(values[back])
-        order = np.argsort(np.concatenate(places), kind="stable")
-        return {name: np.concatenate(some)[order] for name, some in parts.items()}
+        return self.read_fields(samples, frozenset(self.fields))
+
+    def read_fields(self, samples: NDArray[np.int64], names: frozenset[str]) -> dict[str, Array]:
+        """Rows of some data sets; that of arrays of different lengths has the field of these lengths as well."""
+        read = {name: inside for name, inside in self._names.items() if {name, name + LENGTH} & names}
+        pieces = list(self._pieces.split(samples))
+        if len(pieces) == 1:
+            path, rows, _ = pieces[0]
+            return self._of_file(path, rows, read)
+        parts = [self._of_file(path, rows, read) for path, rows, _ in pieces]
+        order = np.argsort(np.concatenate([at for _, _, at in pieces]), kind="stable")
+        return {name: np.concatenate([some[name] for some in parts])[order] for name in parts[0]}
+
+    def _of_file(self, path: Path, rows: NDArray[np.int64], read: Mapping[str, str]) -> dict[str, Array]:
+        """Rows of data sets of a file; copies are made where rows come twice or in another order alone."""
+        wanted, back = np.unique(rows, return_inverse=True)  # h5py takes increasing numbers only
+        in_order = len(wanted) == len(rows) and bool((back[1:] > back[:-1]).all())
+        found: dict[str, Array] = {}
+        for name, inside in read.items():
+            found.update(self._rows(name, path, self._open(path)[inside], wanted))
+        return found if in_order else {name: values[back] for name, values in found.items()}
 
     def _rows(self, name: str, path: Path, stored: Any, rows: NDArray[np.int64]) -> dict[str, Array]:
         if name not in self._ragged and name not in self._texts and name not in self._parts:
@@ -258,17 +261,22 @@ class HDF5Source:
             # A stretch is read whole if that is not much more than what is wanted: it is far faster than single rows.
             first, last = int(rows[0]), int(rows[-1]) + 1
             whole = last - first <= 4 * len(rows)
-            some = self._part(name, stored, np.s_[first:last] if whole else rows)
+            some = _part(stored, self._parts.get(name, ()), np.s_[first:last] if whole else rows)
             values = some[rows - first] if whole else some
+            if name in self._texts:
+                values = _as_text(name, values)
         if name in self._ragged:
             longest = self._ragged[name]
+            values = [self._meanings.values(path, name, stored, one) for one in values]
             padded = np.zeros((len(rows), longest), self.fields[name].dtype)
             for place, one in enumerate(values):
                 padded[place, : len(one)] = one[:longest]
             return {name: padded, name + LENGTH: np.array([min(len(one), longest) for one in values], dtype=np.int64)}
+        if name not in self._texts:
+            values = self._meanings.values(path, name, stored, values)
         if name in self._texts or name in self._enums:
             return {name: self._numbered(name, values) if name in self.classes else values}
-        return {name: native(values)}
+        return {name: values}
 
     def _numbered(self, name: str, values: Array) -> Array:
         """The numbers of texts, or of the numbers of an enumeration, that are classes."""
@@ -287,11 +295,63 @@ class HDF5Source:
         return f"{path}, index {row}"
 
 
-def _as_text(values: Any) -> Array:
-    """Bytes of HDF5, which are UTF-8 or ASCII, as text."""
+def _with_lengths(found: Mapping[str, Field], longest: Mapping[str, int]) -> dict[str, Field]:
+    """The fields with those of the lengths of arrays."""
+    fields: dict[str, Field] = {}
+    for name, one in found.items():
+        fields[name] = Field((longest[name],), one.dtype) if name in longest else one
+        if name in longest:
+            fields[name + LENGTH] = Field((), np.dtype(np.int64))
+    return fields
+
+
+def _part(stored: Any, parts: Sequence[str], at: slice | NDArray[np.int64]) -> Any:
+    """Some rows of a data set, of a part of its compound type where it has one; text as bytes."""
+    values = (stored.fields(parts[0]) if parts else stored)[at]
+    for part in parts[1:]:
+        values = values[part]
+    return values
+
+
+def _texts(name: str, path: Path, stored: Any, parts: Sequence[str]) -> set[str]:
+    """The different texts of a field in a file.
+
+    Raises:
+        DataError: one is not in UTF-8.
+    """
+    found = set[bytes | str]()
+    for start in range(0, len(stored), _SCANNED):
+        found.update(np.asarray(_part(stored, parts, np.s_[start : start + _SCANNED])).reshape(-1).tolist())
+    try:
+        return {_decoded(name, one) for one in found}
+    except ValueError as error:
+        index = next(i for i in range(len(stored)) if not _is_text(_part(stored, parts, np.s_[i : i + 1])))
+        raise DataError(f"{path}, index {index}: {error}") from error
+
+
+def _is_text(values: Any) -> bool:
+    try:
+        _as_text("", values)
+    except ValueError:
+        return False
+    return True
+
+
+def _as_text(name: str, values: Any) -> Array:
+    """Bytes of HDF5, which are UTF-8 or ASCII, as text.
+
+    Raises:
+        ValueError: they are neither.
+    """
     found = np.asarray(values)
-    flat = [one.decode() if isinstance(one, bytes) else str(one) for one in found.reshape(-1).tolist()]
-    return np.array(flat, dtype=str).reshape(found.shape)
+    return np.array([_decoded(name, one) for one in found.reshape(-1).tolist()], dtype=str).reshape(found.shape)
+
+
+def _decoded(name: str, one: Any) -> str:
+    try:
+        return one.decode() if isinstance(one, bytes) else str(one)
+    except UnicodeDecodeError:
+        raise ValueError(f"'{name}' must be text in UTF-8, got {shown(one)}") from None
 
 
 def _check_pointers(name: str, stored: Any) -> None:
@@ -352,7 +412,14 @@ def _data_sets(file: Any, left_out: dict[str, str]) -> dict[str, Any]:
             if isinstance(link, h5py.ExternalLink):
                 left_out[path + name] = f"{shown(path + name)} is a link to another file, which is not followed"
                 continue
-            item = group.get(name)
+            try:
+                item = group.get(name)
+            except RuntimeError as error:  # such as links that lead in a circle
+                left_out[path + name] = f"{shown(path + name)} cannot be opened: {str(error).splitlines()[0]}"
+                continue
+            if item is None:
+                left_out[path + name] = f"{shown(path + name)} is a link to nothing"
+                continue
             if isinstance(item, h5py.Dataset):
                 if item.external or item.is_virtual:
                     left_out[path + name] = (
@@ -418,7 +485,7 @@ FILE_FORMATS = (
         "hdf5",
         (".h5", ".hdf5", ".hdf"),
         HDF5Source,
-        frozenset({"key", "length"}),
+        frozenset({"key", "length", "mask_and_scale"}),
         recognizes=lambda begin: begin.startswith(b"\x89HDF\r\n\x1a\n"),
         by_place=True,
     ),

@@ -51,6 +51,8 @@ class StoredRows:
             stored: The data set, open.
             rows: (n,) in increasing order, none twice.
         """
+        if 0 in stored.shape:  # of which the library selects no rows
+            return np.empty((len(rows), *stored.shape[1:]), stored.dtype)
         if stored.chunks is None:
             return self._contiguous(path, stored, rows)
         size = stored.chunks[0]
@@ -66,7 +68,7 @@ class StoredRows:
         key = (path, stored.name)
         if key not in self._mapped:
             offset = stored.id.get_offset()
-            if offset is None or 0 in stored.shape:  # nothing was written, so there is only the fill value
+            if offset is None:  # nothing was written, so there is only the fill value
                 return np.asarray(stored[rows])
             self._mapped[key] = np.memmap(path, stored.dtype, "r", offset, stored.shape)
         mapped = self._mapped[key]

@@ -14,8 +14,8 @@ import numpy as np
 from descend.data.concatenated import Pieces
 from descend.data.file_format import FileFormat
 from descend.data.formats.idx import TYPES, open_idx
-from descend.data.nested_fields import native
 from descend.data.paths import check_mapped
+from descend.data.plain_arrays import native
 from descend.data.reader_protocol import Field
 from descend.errors import DataError
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.data.formats.idx import IdxFile, open_idx
-from descend.data.nested_fields import native
+from descend.data.plain_arrays import native
 from descend.data.reader_protocol import Field, Format, one_hot
 from descend.errors import DataError
 

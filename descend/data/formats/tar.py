@@ -43,8 +43,8 @@ from descend.data.concatenated import Pieces
 from descend.data.expansion import DAMAGES, UNPACKED_BY, compression_of, opened
 from descend.data.file_format import FileFormat
 from descend.data.formats.image_files import ENDINGS as IMAGE_ENDINGS
-from descend.data.nested_fields import native
 from descend.data.pictures import ImageForm, form_of_images
+from descend.data.plain_arrays import native
 from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
 from descend.data.tar_index import ShardIndex, index_of, key_and_ending, name_before

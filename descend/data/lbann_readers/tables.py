@@ -26,7 +26,7 @@ import numpy as np
 from descend.data.concatenated import Pieces
 from descend.data.formats.npy import StoredArray, npy_array, npz_arrays
 from descend.data.lbann_readers.locations import FOLDERS, located
-from descend.data.nested_fields import native
+from descend.data.plain_arrays import native
 from descend.data.reader_protocol import Field, Format, one_hot
 from descend.errors import ConfigurationError, DataError
 

@@ -210,3 +210,72 @@ def test_times_of_h5py_and_arrays_of_roles(tmp_path):
         file["t_train"], file["t_test"] = [one.astype(h5py.opaque_dtype(one.dtype)) for one in (times, times[:3])]
     same(read(tmp_path / "a.h5"), {"t": times})
     same(read(tmp_path / "a.h5", role="test"), {"t": times[:3]})
+
+
+def test_text_of_a_fixed_length_is_utf8_whatever_the_file_says(tmp_path):
+    """H5py makes a data set of an array of bytes, and calls it ASCII."""
+    texts = ["né", "ß", "", "plain"]
+    as_bytes = np.array([text.encode() for text in texts])
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["t"], file["u"] = as_bytes, as_bytes.astype(h5py.string_dtype("utf-8", 8))
+        file["v"], file["m"] = texts, as_bytes.reshape(4, 1).repeat(2, 1)
+        file["r"] = np.array([(one,) for one in as_bytes], [("t", "S8")])
+    truth = dict.fromkeys(("r.t", "t", "u", "v"), np.array(texts))
+    same(read(tmp_path / "a.h5"), {"m": np.array(texts).reshape(4, 1).repeat(2, 1), **truth})
+    for name in truth:
+        reader = read(tmp_path / "a.h5", target=name)
+        assert reader.classes[name] == sorted(texts)
+        assert reader.read(np.arange(4))[name].tolist() == [sorted(texts).index(text) for text in texts]
+
+
+@pytest.mark.parametrize("name", ["t", "v", "r.t", "m"])
+def test_bytes_that_are_no_text_are_named(tmp_path, name):
+    as_bytes = np.array([b"ok", b"\xc3\xa9", b"\xff\xfe", b"ok"])
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["t"], file["m"] = np.arange(4), as_bytes, as_bytes.reshape(4, 1).repeat(3, 1)
+        file["r"] = np.array([(one,) for one in as_bytes], [("t", "S8")])
+        file.create_dataset("v", (4,), h5py.string_dtype())[:] = as_bytes.tolist()
+    reader = read(tmp_path / "a.h5", fields=["x", name])
+    assert reader.read(np.array([1, 3]))["x"].tolist() == [1, 3]
+    with pytest.raises(DataError, match=rf"sample 2 of .*index 2.*'{name}' must be text in UTF-8, got b'.xff.xfe'"):
+        reader.read(np.arange(4))
+    with pytest.raises(DataError, match=rf"a.h5, index 2: '{name}' must be text in UTF-8"):
+        read(tmp_path / "a.h5", target=name)
+
+
+def test_links_to_nothing_and_in_a_circle_are_left_out_with_the_reason(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["again"] = np.arange(3), h5py.SoftLink("/x")
+        file["gone"], file["round"], file["g/root"] = h5py.SoftLink("/nowhere"), h5py.SoftLink("/round"), file
+    reader = read(tmp_path / "a.h5")
+    same(reader, {"again": np.arange(3), "x": np.arange(3)})
+    assert "is a link to nothing" in reader.left_out["gone"]
+    assert "cannot be opened" in reader.left_out["round"]
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (1, 2)}])
+def test_a_data_set_whose_samples_are_empty(tmp_path, options):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (3, 0), "f4", maxshape=(None, None), **(options or {"chunks": True}))
+        file["y"] = np.zeros((3, 0, 2), np.int16)
+    same(read(tmp_path / "a.h5"), {"x": np.zeros((3, 0), np.float32), "y": np.zeros((3, 0, 2), np.int16)})
+
+
+def test_fields_that_are_not_asked_for_are_not_read(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["t"] = np.arange(3), np.array([b"a", b"\xff", b"b"])
+        ragged = file.create_dataset("r", (3,), h5py.vlen_dtype(np.int16))
+        ragged[1] = np.arange(2)
+    reader = read(tmp_path / "a.h5", fields=["x", "r_length"])
+    same(reader, {"x": np.arange(3), "r_length": np.array([0, 2, 0])})
+
+
+def test_rows_of_several_files_in_any_order(tmp_path):
+    for number in range(3):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["x"], file["t"] = np.arange(4) + 10 * number, [f"{number}{i}" for i in range(4)]
+    reader = read(str(tmp_path / "*.h5"))
+    ids = np.array([11, 0, 5, 5, 3, 8, 0])
+    wanted = np.array([23, 0, 11, 11, 3, 20, 0])
+    assert reader.read(ids)["x"].tolist() == wanted.tolist()
+    assert reader.read(ids)["t"].tolist() == [f"{n // 10}{n % 10}" for n in wanted]

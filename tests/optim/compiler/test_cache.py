@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-needs_compiler = pytest.mark.skipif(kernels.obstacle("cpu") is not None, reason="no C++ compiler")
-
-
 @pytest.fixture
 def workshop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> kernels.KernelCompiler:
     """An empty cache, and a process that remembers no kernel."""
