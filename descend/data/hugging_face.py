@@ -95,6 +95,7 @@ class _Rows:
         from descend.data.file_format import library
 
         pa = library("pyarrow", "a data set of Hugging Face")
+        table.validate(full=True)  # its cache may be damaged, and Arrow's functions trust offsets
         for number, column in enumerate(table.schema):
             values = table.column(number)
             if isinstance(column.type, pa.BaseExtensionType):

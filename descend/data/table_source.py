@@ -40,6 +40,10 @@ class _TableRows:
             table = pa.table(data)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise DataError(f"the {title} has no form as an Arrow table: {error}") from error
+        try:
+            table.validate(full=True)  # one that was read from a damaged file would lead out of its memory
+        except pa.ArrowException as error:
+            raise DataError(f"the {title} is damaged: {error}") from error
         kept = [name for name in table.column_names if not ROW_NUMBERS.fullmatch(name)]
         self._table = flattened(table.select(kept))
         self.schema: Any = self._table.schema.remove_metadata()
