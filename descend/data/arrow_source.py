@@ -11,18 +11,27 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from descend.data.arrow_columns import LENGTH, Column, ColumnFacts, column_of, facts_of, holds_bytes
+from descend.data.arrow_columns import (
+    LENGTH,
+    Column,
+    ColumnFacts,
+    InexactError,
+    column_of,
+    facts_of,
+    holds_bytes,
+)
 from descend.data.concatenated import Pieces
 from descend.data.file_format import library
 from descend.data.pictures import ImageForm, form_of_image, is_image
 from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
 from descend.data.spilled_columns import SpilledColumns
+from descend.data.table_cells import MISSING
 from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:
@@ -32,6 +41,7 @@ if TYPE_CHECKING:
 
     from descend.data.file_format import ReadOptions
     from descend.data.reader_protocol import Array
+    from descend.data.table_cells import CellCounts
 
 __all__ = ["CACHE_BYTES", "ArrowSource", "Chunk", "TableFiles"]
 
@@ -69,7 +79,9 @@ class TableFiles(Protocol):
     by the number of the row. One whose chunks are decoded has `decodes = True` and a method `scan(chunk, rows,
     columns)`, a table of these rows of a chunk, in their order, which costs less than to load and keep it. One that
     knows what the integers of a column mean has `class_names`, and one that left out columns of the files `left_out`,
-    the reason for each.
+    the reason for each. `notes` are sentences about the files for the begin of a run. One whose columns have no types
+    but what their values look like has `untyped = True`, and `line_of(path, row)`, the line of a row or None. One that
+    knows the least and the largest integer of a column without reading it has `bounds(column)`.
     """
 
     @property
@@ -96,10 +108,15 @@ class ArrowSource:
 
     Args:
         files: The tables.
-        options: Those of the caller; `columns`, `length`, `image_size` and classes are used.
+        options: Those of the caller; `columns`, `length`, `image_size`, `text`, `missing` and classes are used.
+
+    Attributes:
+        notes: What is suspicious in the tables, in sentences.
+        largest: The magnitude of the integer that is farthest from 0, of fields of integers for which it is known.
 
     Raises:
-        DataError: there are too many columns, or a column that was asked for cannot become a field.
+        DataError: there are too many columns, or a column that was asked for cannot become a field; most cells of a
+            column of text are numbers; different integers would become equal.
         ConfigurationError: a column does not exist.
     """
 
@@ -109,7 +126,9 @@ class ArrowSource:
             raise DataError(f"{_first(files)} has {len(names):,} columns; at most {MAX_COLUMNS:,} are read")
         self._files = files
         self._chunks = Pieces(files.chunks, [chunk.rows for chunk in files.chunks])
-        self.left_out: dict[str, str] = dict(getattr(files, "left_out", {}))
+        self.left_out: dict[str, str] = dict(getattr(files, "left_out", {})) if options.columns is None else {}
+        self._notes: list[str] = list(getattr(files, "notes", ()))
+        _check_texts(options.text, names)
         if options.columns is None:
             numbers = [one for one in names if ROW_NUMBERS.fullmatch(one) and one not in options.target]
             self.left_out |= dict.fromkeys(numbers, "it has the row numbers that pandas keeps beside a frame")
@@ -120,6 +139,7 @@ class ArrowSource:
         self._columns = self._settle(wanted, options, explicit=options.columns is not None)
         self._groups = {name: of for name, of in groups.items() if not isinstance(of, str) or of in self._columns}
         self.fields: Mapping[str, Field] = self._fields()
+        self.notes = tuple(self._notes)
         alone = {name: of for name, of in self._groups.items() if isinstance(of, str)}
         self.classes = {
             name: list(self._columns[of].classes) for name, of in alone.items() if self._columns[of].classes
@@ -130,6 +150,7 @@ class ArrowSource:
             for name, of in alone.items()
             if of in named and self._columns[of].dtype.kind in "iu" and name not in self.classes
         }
+        self.largest = {name: self._largest[of] for name, of in alone.items() if self._largest.get(of)}
         self.pixels = frozenset(name for name, of in alone.items() if of in self._images)
         self._kept: OrderedDict[tuple[Chunk, str], Any] = OrderedDict()
         self._damaged: dict[Chunk, str] = {}  # those that could not be decoded, and why
@@ -143,23 +164,61 @@ class ArrowSource:
         """How each column becomes a field; those that cannot are left out, or refused if they were asked for."""
         types = {name: self._files.schema.field(name).type for name in wanted}
         facts = _facts(self._files, types, options)
+        self._judge_cells({name: facts[name].cells for name in wanted}, options)
+        self._largest = {name: one.largest for name, one in facts.items()}
+        texts = frozenset(options.text or ())
         found: dict[str, Column] = {}
         for name, kind in types.items():
+            is_class, classes = options.is_class(name), options.classes_of(name)
             try:
-                one = column_of(
-                    name, kind, facts[name], options.length, options.is_class(name), options.classes_of(name)
-                )
+                one = column_of(name, kind, facts[name], options.length, is_class, classes, name in texts)
                 if one.kind == "bytes":
                     self._images[name] = self._image(name, facts[name].first, options)
                 found[name] = one
             except DataError as error:
-                if explicit or name in options.target:
+                if explicit or name in options.target or name in texts or isinstance(error, InexactError):
                     raise DataError(f"{_first(self._files)}: {error}") from error
                 self.left_out[name] = str(error)
         if not found:
             reasons = [f"    {reason}" for reason in self.left_out.values()] or ["    it has no columns"]
             raise DataError([f"{_first(self._files)} has no column that can be read:", *reasons])
         return found
+
+    def _judge_cells(self, counts: Mapping[str, CellCounts | None], options: ReadOptions) -> None:
+        """Refuse columns of text that were meant as numbers, or note them.
+
+        Raises:
+            DataError: most cells of columns of text are numbers.
+        """
+        problems: list[str] = []
+        for name, cells in counts.items():
+            if cells is None:
+                continue
+            is_class = options.is_class(name)
+            if (found := cells.of_target() if is_class else cells.of_feature()) is not None:
+                meaning = "says that they are texts" + (", each of them a class" if is_class else "")
+                missing = ", missing=[...] says which cells are missing values" if "missing" in self._remedies else ""
+                problems.append(
+                    f"{self._cell(found[0], name)}{found[1]}: write numbers there{missing}; text=['{name}'] {meaning}"
+                )
+            elif not is_class and (found := cells.of_text()) is not None:
+                self._notes.append(
+                    f"{self._cell(found[0], name)}{found[1]}: the column is read as text; text=['{name}'] says so"
+                )
+        if problems:
+            raise DataError(problems)
+
+    @property
+    def _remedies(self) -> tuple[str, ...]:
+        return ("missing",) if getattr(self._files, "untyped", False) else ()
+
+    def _cell(self, place: Any, column: str) -> str:
+        """The begin of a sentence about a cell, or about a column where no cell is meant."""
+        if place is None:
+            return f"{_first(self._files)}, column '{column}': "
+        path, row = place
+        line = getattr(self._files, "line_of", lambda path, row: None)(path, row)
+        return f"{path}, row {row:,}{'' if line is None else f' (line {line:,})'}, column '{column}': "
 
     def _image(self, name: str, first: bytes | None, options: ReadOptions) -> ImageForm:
         if first is None or not is_image(first):
@@ -314,21 +373,52 @@ def _facts(files: TableFiles, types: Mapping[str, Any], options: ReadOptions) ->
     """What must be known of the values before the fields are: one pass over the columns where something must be."""
     pa = library("pyarrow", "a table")
 
+    as_text, untyped = frozenset(options.text or ()), getattr(files, "untyped", False)
     texts = {name: options.is_class(name) and options.classes_of(name) is None for name in types}
+    counted = {
+        name: _is_text(kind) and name not in as_text and (texts[name] or (untyped and not options.is_class(name)))
+        for name, kind in types.items()
+    }
+    missing = MISSING.union(options.missing or ())
     unknown = [
         name
         for name, kind in types.items()
-        if texts[name] or pa.types.is_nested(kind) or not (_plain(kind) or files.without_nulls(name))
+        if texts[name]
+        or counted[name]
+        or pa.types.is_nested(kind)
+        or not (_plain(kind) or name in as_text or files.without_nulls(name))
         if not holds_bytes(kind)
     ]
-    found = dict.fromkeys(types, ColumnFacts())
+    found = {name: _bounded(files, name, kind) for name, kind in types.items()}
     seen: dict[str, ColumnFacts] = {}
     for chunk in files.chunks if unknown else ():
         table = _load(files, chunk, unknown)
         for name in unknown:
-            part = facts_of(table.column(name), texts[name])
+            values = table.column(name)
+            part = facts_of(values, texts[name], name in as_text, counted[name], missing)
+            if part.cells is not None:
+                part = replace(part, cells=part.cells.moved(lambda row, of=chunk: (of.path, of.first + row)))
             seen[name] = seen[name].joined(part) if name in seen else part
-    return {**found, **seen, **{name: _first_bytes(files, name) for name, kind in types.items() if holds_bytes(kind)}}
+    bytes_of = {name: _first_bytes(files, name) for name, kind in types.items() if holds_bytes(kind)}
+    return {**found, **seen, **bytes_of}
+
+
+def _bounded(files: TableFiles, name: str, kind: Any) -> ColumnFacts:
+    """What is known of a column without reading it."""
+    bounds = getattr(files, "bounds", None)
+    if bounds is None or not library("pyarrow", "a table").types.is_integer(kind):
+        return ColumnFacts()
+    low, high = bounds(name)
+    return ColumnFacts(low=low, high=high)
+
+
+def _check_texts(texts: Sequence[str] | None, names: Sequence[str]) -> None:
+    for name in texts or ():
+        if name not in names:
+            raise ConfigurationError(
+                f"read: text names '{name}', and there is no such column{nearest(name, names)}; the columns are "
+                f"{', '.join(names[:50])}"
+            )
 
 
 def _first_bytes(files: TableFiles, name: str) -> ColumnFacts:

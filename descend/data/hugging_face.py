@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["hugging_face_source", "is_hugging_face", "split_of_role"]
 
-_USES = frozenset({"columns", "length", "image_size"})
+_USES = frozenset({"columns", "length", "image_size", "text"})
 _ROWS_AT_ONCE = 4096
 
 

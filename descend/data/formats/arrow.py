@@ -148,7 +148,7 @@ FILE_FORMATS = (
         "arrow",
         (".arrow", ".feather", ".ipc"),
         _open_arrow,
-        frozenset({"columns", "length", "image_size", "tokenizer"}),
+        frozenset({"columns", "length", "image_size", "tokenizer", "text"}),
         recognizes=lambda begin: begin.startswith((_FILE, _STREAM, _FEATHER_1)),
         by_place=True,
     ),

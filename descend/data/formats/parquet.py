@@ -132,6 +132,17 @@ class ParquetFiles:
         stored.validate(full=True)
         return in_schema(flattened(stored), self._of(columns)).take(back)
 
+    def bounds(self, column: str) -> tuple[int | None, int | None]:
+        """The least and the largest integer of a column that is at the top, where the statistics in the files say it."""
+        kind = self.schema.field(column).type
+        if kind.bit_width < 32:  # stored as integers of another width
+            return None, None
+        signed = not str(kind).startswith("u")
+        chunks = [one for groups in self._groups.values() for group in groups for one in group if one.path == column]
+        ends = [end for one in chunks for end in (one.low, one.high) if end is not None]
+        found = [int.from_bytes(end, "little", signed=signed) for end in ends]
+        return min(found, default=None), max(found, default=None)
+
     def without_nulls(self, column: str) -> bool:
         """Whether the statistics in the files say so."""
         return column in self._full
@@ -199,7 +210,7 @@ FILE_FORMATS = (
         "parquet",
         (".parquet", ".pq"),
         _open_parquet,
-        frozenset({"columns", "length", "image_size", "tokenizer"}),
+        frozenset({"columns", "length", "image_size", "tokenizer", "text"}),
         recognizes=lambda begin: begin.startswith(b"PAR1"),
         by_place=True,
     ),

@@ -1,0 +1,178 @@
+"""Cells of tables of text: how rows are split into them, which stand for missing values, and which are numbers.
+
+A column of text in which most cells are numbers was meant as one of numbers: the others are mistakes, such as "12.5 USD"
+or "ERR". As classes they would be numbered with the rest, each number by its place in the alphabet.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from descend.arguments import shown
+from descend.data.file_format import library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+__all__ = ["MISSING", "CellCounts", "count_cells", "csv_rows", "is_any_number", "is_number"]
+
+_NULLS = "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|N/A|NA|NULL|NaN|n/a|nan|null"  # of pyarrow.csv
+_MARKS = r"?|-|--|.|None|<NA>|*|\N"  # of other programs and of collections
+MISSING = frozenset(["", *_NULLS.split("|"), *_MARKS.split("|")])
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+(?:,\d+)?(?:[eE][+-]?\d+)?")
+_DIGITS = r"\d+[.]?\d*|[.]\d+"
+_PLAIN = rf"^\s*[+-]?(?:(?:{_DIGITS})(?:[eE][+-]?\d+)?|(?i:inf|infinity|nan))\s*$"
+_SEPARATED = r"^\s*[+-]?(?:\d+,\d+|\d{1,3}(?:[ ,.']\d{3})+(?:[.,]\d+)?)\s*$"  # 1,5 and 1,234.5 and 1 234
+_INTEGER = r"^\s*[+-]?\d+\s*$"
+_FEW = 10  # at most one in so many cells of a column of numbers is none
+
+
+def csv_rows(
+    lines: Iterable[str], separator: str, quote: str = '"', escape: str | None = None, padded: bool = False
+) -> Iterator[list[str]]:
+    """The cells of each row of some lines.
+
+    Args:
+        lines: With their ends.
+        separator: Between cells.
+        quote: Around cells with separators, quotes or newlines in them; "" is none.
+        escape: Before a quote or a separator that is text.
+        padded: Whether blanks behind a separator are no part of a cell.
+    """
+    return csv.reader(
+        lines,
+        delimiter=separator,
+        quotechar=quote or None,
+        quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
+        escapechar=escape,
+        skipinitialspace=padded,
+    )
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell of a table is a number."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return "_" not in cell  # which Python's numbers may have
+
+
+def is_any_number(cell: str) -> bool:
+    """Whether a cell is a number with a point or a comma before its fraction."""
+    return is_number(cell) or _DECIMAL_COMMA.fullmatch(cell.strip()) is not None
+
+
+@dataclass(frozen=True)
+class CellCounts:
+    """How many cells of a column of text are numbers; missing ones do not count.
+
+    Args:
+        plain: Numbers, such as 1.5 and -2e3.
+        integers: Those of them that are integers.
+        separated: Numbers in other forms, such as 1,5 and 1,234.5.
+        others: All other cells.
+        odd: Place and text of the first cell that is not plain.
+        strange: Likewise of the first that is no number at all.
+    """
+
+    plain: int = 0
+    integers: int = 0
+    separated: int = 0
+    others: int = 0
+    odd: tuple[Any, str] | None = None
+    strange: tuple[Any, str] | None = None
+
+    def joined(self, other: CellCounts) -> CellCounts:
+        """Those of two parts of a column."""
+        return CellCounts(
+            self.plain + other.plain,
+            self.integers + other.integers,
+            self.separated + other.separated,
+            self.others + other.others,
+            self.odd or other.odd,
+            self.strange or other.strange,
+        )
+
+    def moved(self, place: Callable[[Any], Any]) -> CellCounts:
+        """With other places for cells."""
+        odd, strange = (None if one is None else (place(one[0]), one[1]) for one in (self.odd, self.strange))
+        return replace(self, odd=odd, strange=strange)
+
+    @property
+    def total(self) -> int:
+        """Cells that are there."""
+        return self.plain + self.separated + self.others
+
+    def of_target(self) -> tuple[Any, str] | None:
+        """The place of a cell and the reason for which a column should be none of classes; None where it may be one."""
+        if self.plain >= self.total - self.plain > 0:
+            return self._odd_cell()
+        if self.plain == self.total > self.integers:
+            return None, f"all {self.total:,} cells are numbers with fractions"
+        if self.total and (self.plain + self.separated) * 2 >= self.total and self.separated:
+            some = "all" if not self.others else f"{self.plain + self.separated:,} of"
+            return self.odd and self.odd[
+                0
+            ], f"{some} {self.total:,} cells are numbers in a form such as {self._shown()}"
+        return None
+
+    def of_feature(self) -> tuple[Any, str] | None:
+        """Likewise for a column that is not one of text: one cell, or few of many, are no numbers."""
+        odd = self.total - self.plain
+        if self.plain > odd > 0 and (odd == 1 or odd * _FEW <= self.total):
+            return self._odd_cell()
+        return None
+
+    def of_text(self) -> tuple[Any, str] | None:
+        """Likewise what is to say of a column that stays one of text: most of its cells are numbers."""
+        return self._odd_cell() if self.plain > self.total - self.plain > 0 else None
+
+    def _shown(self) -> str:
+        return shown(self.odd[1] if self.odd else "")
+
+    def _odd_cell(self) -> tuple[Any, str]:
+        assert self.odd is not None
+        return self.odd[0], f"{self._shown()} is no number, and {self.plain:,} of {self.total:,} cells are"
+
+
+def count_cells(values: Any, missing: Iterable[str] = MISSING) -> CellCounts:
+    """The counts of a chunked Arrow array of text; places are numbers of rows in it."""
+    arrow, compute = library("pyarrow", "a table"), library("pyarrow.compute", "a table")
+
+    if not len(values):
+        return CellCounts()
+    values = values.cast(arrow.large_string())
+    absent = compute.or_(
+        compute.is_null(values), compute.fill_null(compute.is_in(values, value_set=_set(arrow, missing)), True)
+    )
+    plain = _matching(compute, values, _PLAIN, absent)
+    number, there = int(compute.sum(plain).as_py() or 0), len(values) - int(compute.sum(absent).as_py() or 0)
+    if number == there:
+        integers = int(compute.sum(_matching(compute, values, _INTEGER, absent)).as_py() or 0)
+        return CellCounts(number, integers)
+    odd = compute.invert(compute.or_(plain, absent))
+    separated = compute.and_(_matching(compute, values, _SEPARATED, absent), odd)
+    strange = compute.and_(odd, compute.invert(separated))
+    count = int(compute.sum(separated).as_py() or 0)
+    integers = int(compute.sum(_matching(compute, values, _INTEGER, absent)).as_py() or 0)
+    return CellCounts(
+        number, integers, count, there - number - count, _first(compute, values, odd), _first(compute, values, strange)
+    )
+
+
+def _set(arrow: Any, texts: Iterable[str]) -> Any:
+    return arrow.array(sorted(texts), arrow.large_string())
+
+
+def _matching(compute: Any, values: Any, form: str, absent: Any) -> Any:
+    found = compute.fill_null(compute.match_substring_regex(values, form), False)
+    return compute.and_(found, compute.invert(absent))
+
+
+def _first(compute: Any, values: Any, mask: Any) -> tuple[int, str] | None:
+    place = compute.index(mask, True).as_py()
+    return None if place < 0 else (place, values[place].as_py())
