@@ -124,6 +124,7 @@ class Column:
         dtype: Of the field.
         shape: Of the field.
         ragged: Whether its lists have different lengths, so that there is a second field, NAME_length.
+        complete: Whether a value that is missing is an error of its row, where some are.
         classes: The number of each text, where the field is a class.
     """
 
@@ -132,6 +133,7 @@ class Column:
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
     ragged: bool = False
+    complete: bool = False
     classes: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
@@ -143,6 +145,8 @@ class Column:
     @property
     def vectorized(self) -> bool:
         """Whether a whole chunk may be kept as a NumPy array, which is not larger than in Arrow."""
+        if self.complete:
+            return False
         return self.kind in ("number", "time") or (self.kind == "list" and not self.ragged and self.dtype.kind != "U")
 
     def arrays(self, values: Any) -> dict[str, Array]:
@@ -161,6 +165,8 @@ class Column:
             return {self.name: self._texts(values)}
         if self.kind == "list":
             return self._lists(values)
+        if self.complete and values.null_count:
+            raise ValueError(f"'{self.name}' is a target, and is missing{_REMEDY}")
         return {self.name: _numbers(values, self.dtype)}
 
     def _texts(self, values: Any) -> Array:
@@ -248,7 +254,7 @@ def _numbers(values: Any, dtype: np.dtype[Any]) -> Array:
             values = numbers.cast(pa.int64()).cast(pa.duration(values.type.unit))
         return values.to_numpy(zero_copy_only=False).astype(dtype)
     if values.null_count and dtype.kind != "f":
-        raise ValueError(f"a value is missing, and {dtype} has none that stands for it{_REMEDY}")
+        raise ValueError(f"a value is missing, and {dtype} has none that stands for it")
     if pa.types.is_boolean(values.type) and dtype.kind == "f":
         values = values.cast(pa.int8())
     if values.null_count:
@@ -484,7 +490,8 @@ def column_of(
         unit = "D" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else kind.unit
         return Column(name, "time", np.dtype(f"timedelta64[{unit}]" if spans else f"datetime64[{unit}]"))
     if not _is_list(kind):
-        return Column(name, "number", _dtype(name, kind, facts, is_class))
+        dtype = _dtype(name, kind, facts, is_class)
+        return Column(name, "number", dtype, complete=is_class and facts.nulls and dtype.kind != "f")
     inner = kind
     while _is_list(inner):
         inner = inner.value_type

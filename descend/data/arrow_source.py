@@ -276,8 +276,7 @@ class ArrowSource:
         fields: dict[str, Array] = {}
         for group, of in self._groups.items():
             if not isinstance(of, str):
-                dtype = self.fields[group].dtype
-                fields[group] = np.stack([found[name].astype(dtype, copy=False) for name in of], axis=1)
+                fields[group] = np.stack([_joined(name, found[name], self.fields[group].dtype) for name in of], axis=1)
                 continue
             fields[group] = found[of]
             if self._columns[of].ragged:
@@ -481,6 +480,18 @@ def _groups(columns: Any, names: Sequence[str]) -> dict[str, str | tuple[str, ..
                     f"{', '.join(names[:50])}"
                 )
     return groups
+
+
+def _joined(name: str, values: Array, dtype: np.dtype[Any]) -> Array:
+    """A column in the type that it has with others; no integer is changed by that."""
+    if dtype.kind == "f" and values.dtype.kind in "iu" and values.dtype.itemsize >= dtype.itemsize:
+        exact = 2 ** (np.finfo(dtype).nmant + 1)
+        if len(values) and max(abs(int(values.min())), abs(int(values.max()))) > exact:
+            raise ValueError(
+                f"'{name}' has integers beyond {exact:,}, which {dtype} changes, as the columns that are joined need: "
+                "leave it out of them"
+            )
+    return values.astype(dtype, copy=False)
 
 
 def _joined_field(group: str, members: Sequence[Field]) -> Field:

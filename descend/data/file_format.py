@@ -60,10 +60,11 @@ class ReadOptions:
         encoding: Of a table of text, as Python calls it: "latin-1", "utf-16"; None for UTF-8.
         comment: What lines of a table of text begin with that are no rows, such as "#".
         quote: The character around cells of a table of text that have separators in them; None for ", "" for none.
-        escape: The character before a quote, a separator or a newline that is text, in a table of text: "\\" where Spark
-            or MySQL has written it.
+        escape: The character before a quote, a separator or a newline that is text, in a table of text: "\\" where
+            Spark or MySQL has written it.
         missing: Cells of a table of text that stand for missing values, besides the usual ones.
-        text: Columns of a table that are text, whatever is in them: 00123 stays 00123, and as a target they are classes.
+        text: Columns of a table that are text, whatever is in them: 00123 stays 00123, and targets among them are
+            classes.
         columns: Columns to read; a mapping joins several columns of numbers into a field: {"x": ["a", "b"]}.
         key: Name of an array, or of a group of arrays, within a file; or several names.
         length: Entries to which ragged fields are padded or cut.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from descend.data.table_cells import count_texts
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def as_rows(batch: Any, place: str, count: int | None = None) -> dict[str, Tenso
                 f"{_kind_of(value)}; remove it, or turn it into numbers with collate_fn"
             )
         if isinstance(value, np.ndarray) and value.dtype.kind not in "fciub":
-            hint = f": {NUMBER_CLASSES}" if value.dtype.kind in "US" else ""
+            hint = f": {text_hint(value.reshape(-1).tolist())}" if value.dtype.kind in "USO" else ""
             raise DataError(f"{place}: field '{name}' is an array of {value.dtype}, which torch has no type for{hint}")
         rows[name] = value if isinstance(value, torch.Tensor) else torch.from_numpy(native(value))
     lengths = {name: len(value) for name, value in rows.items()}
@@ -114,6 +115,14 @@ def as_rows(batch: Any, place: str, count: int | None = None) -> dict[str, Tenso
         wanted = "of one length" if count is None else f"of length {count}"
         raise DataError(f"{place}: the fields must be {wanted}, got lengths {lengths}")
     return rows
+
+
+def text_hint(texts: Sequence[Any]) -> str:
+    """What to do with texts in place of numbers: classes have numbers, and among numbers the others are mistakes."""
+    if (problem := count_texts(texts).of_target()) is None:
+        return NUMBER_CLASSES
+    place, reason = problem
+    return f"{'' if place is None else f'entry {place:,}: '}{reason}; pass numbers, and NaN where one is missing"
 
 
 NUMBER_CLASSES = "number the classes, classes, labels = numpy.unique(labels, return_inverse=True), and pass labels"
@@ -129,8 +138,9 @@ def samples_as_batches(data: Any) -> str | None:
         for place, part in enumerate(cast("tuple[Any, ...]", data)):
             if hasattr(type(part), "to_numpy"):
                 return f"part {place} is a {type(part).__name__}: pass part.to_numpy(), float columns as float32"
-            if isinstance(part, list) and isinstance(leaf := _first_leaf(cast("Any", part)), (str, bool, int, float)):
-                text = NUMBER_CLASSES if isinstance(leaf, str) else "pass torch.tensor(part)"
+            if isinstance(part, list) and isinstance(_first_leaf(cast("Any", part)), (str, bool, int, float)):
+                texts = any(isinstance(one, str) for one in cast("list[Any]", part))
+                text = text_hint(cast("list[Any]", part)) if texts else "pass torch.tensor(part)"
                 return f"part {place} is a list of Python values: {text}"
     if isinstance(data, list) and data:
         leaves = fields_of(cast("Any", data[0]))

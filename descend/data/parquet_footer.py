@@ -1,8 +1,8 @@
 """What the footer of a Parquet file says of each column of each row group.
 
-The footer is a structure of Thrift in its compact form: fields of a number and a type, integers in groups of seven bits.
-pyarrow reads it as well, but ends the process where such a description contradicts the schema, so it is not asked for
-single columns.
+The footer is a structure of Thrift in its compact form: fields of a number and a type, integers in groups of seven
+bits. pyarrow reads it as well, but ends the process where such a description contradicts the schema, so it is not asked
+for single columns.
 
 Source: https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift and
 https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md

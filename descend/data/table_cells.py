@@ -1,7 +1,11 @@
 """Cells of tables of text: how rows are split into them, which stand for missing values, and which are numbers.
 
-A column of text in which most cells are numbers was meant as one of numbers: the others are mistakes, such as "12.5 USD"
-or "ERR". As classes they would be numbered with the rest, each number by its place in the alphabet.
+A column of text in which most cells are numbers was meant as one of numbers: the others are mistakes, such as "ERR" or
+"12.5 USD". As classes all would be numbered, each number by its place in the alphabet. So
+
+    a target        is refused where at least half of its cells are numbers
+    another column  of a table without types is refused where one cell, or at most a tenth, is no number; where at most
+                    half of them are none, it stays text, which is said
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from descend.data.file_format import library
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["MISSING", "CellCounts", "count_cells", "csv_rows", "is_any_number", "is_number"]
+__all__ = ["MISSING", "CellCounts", "count_cells", "count_texts", "csv_rows", "is_any_number", "is_number"]
 
 _NULLS = "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|N/A|NA|NULL|NaN|n/a|nan|null"  # of pyarrow.csv
 _MARKS = r"?|-|--|.|None|<NA>|*|\N"  # of other programs and of collections
@@ -27,6 +31,7 @@ _DIGITS = r"\d+[.]?\d*|[.]\d+"
 _PLAIN = rf"^\s*[+-]?(?:(?:{_DIGITS})(?:[eE][+-]?\d+)?|(?i:inf|infinity|nan))\s*$"
 _SEPARATED = r"^\s*[+-]?(?:\d+,\d+|\d{1,3}(?:[ ,.']\d{3})+(?:[.,]\d+)?)\s*$"  # 1,5 and 1,234.5 and 1 234
 _INTEGER = r"^\s*[+-]?\d+\s*$"
+_OF_PLAIN, _OF_SEPARATED, _OF_INTEGER = map(re.compile, (_PLAIN, _SEPARATED, _INTEGER))
 _FEW = 10  # at most one in so many cells of a column of numbers is none
 
 
@@ -76,7 +81,6 @@ class CellCounts:
         separated: Numbers in other forms, such as 1,5 and 1,234.5.
         others: All other cells.
         odd: Place and text of the first cell that is not plain.
-        strange: Likewise of the first that is no number at all.
     """
 
     plain: int = 0
@@ -84,7 +88,6 @@ class CellCounts:
     separated: int = 0
     others: int = 0
     odd: tuple[Any, str] | None = None
-    strange: tuple[Any, str] | None = None
 
     def joined(self, other: CellCounts) -> CellCounts:
         """Those of two parts of a column."""
@@ -94,13 +97,11 @@ class CellCounts:
             self.separated + other.separated,
             self.others + other.others,
             self.odd or other.odd,
-            self.strange or other.strange,
         )
 
     def moved(self, place: Callable[[Any], Any]) -> CellCounts:
         """With other places for cells."""
-        odd, strange = (None if one is None else (place(one[0]), one[1]) for one in (self.odd, self.strange))
-        return replace(self, odd=odd, strange=strange)
+        return self if self.odd is None else replace(self, odd=(place(self.odd[0]), self.odd[1]))
 
     @property
     def total(self) -> int:
@@ -155,13 +156,28 @@ def count_cells(values: Any, missing: Iterable[str] = MISSING) -> CellCounts:
         integers = int(compute.sum(_matching(compute, values, _INTEGER, absent)).as_py() or 0)
         return CellCounts(number, integers)
     odd = compute.invert(compute.or_(plain, absent))
-    separated = compute.and_(_matching(compute, values, _SEPARATED, absent), odd)
-    strange = compute.and_(odd, compute.invert(separated))
-    count = int(compute.sum(separated).as_py() or 0)
+    separated = int(compute.sum(compute.and_(_matching(compute, values, _SEPARATED, absent), odd)).as_py() or 0)
     integers = int(compute.sum(_matching(compute, values, _INTEGER, absent)).as_py() or 0)
-    return CellCounts(
-        number, integers, count, there - number - count, _first(compute, values, odd), _first(compute, values, strange)
-    )
+    place = compute.index(odd, True).as_py()
+    return CellCounts(number, integers, separated, there - number - separated, (place, values[place].as_py()))
+
+
+def count_texts(texts: Iterable[Any]) -> CellCounts:
+    """The counts of texts, of which others than texts are written as Python does; places are their numbers."""
+    plain = integers = separated = others = 0
+    odd: tuple[int, str] | None = None
+    for place, text in enumerate(texts):
+        cell = str(text)
+        if cell in MISSING:
+            continue
+        if _OF_PLAIN.search(cell):
+            plain += 1
+            integers += _OF_INTEGER.search(cell) is not None
+            continue
+        odd = odd or (place, cell)
+        is_separated = _OF_SEPARATED.search(cell) is not None
+        separated, others = separated + is_separated, others + (not is_separated)
+    return CellCounts(plain, integers, separated, others, odd)
 
 
 def _set(arrow: Any, texts: Iterable[str]) -> Any:
@@ -171,8 +187,3 @@ def _set(arrow: Any, texts: Iterable[str]) -> Any:
 def _matching(compute: Any, values: Any, form: str, absent: Any) -> Any:
     found = compute.fill_null(compute.match_substring_regex(values, form), False)
     return compute.and_(found, compute.invert(absent))
-
-
-def _first(compute: Any, values: Any, mask: Any) -> tuple[int, str] | None:
-    place = compute.index(mask, True).as_py()
-    return None if place < 0 else (place, values[place].as_py())

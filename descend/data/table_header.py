@@ -1,13 +1,13 @@
 """Decides whether the first row of a table of text has the names of its columns.
 
-It has where none of its cells is a number. A number may be a name as well: pandas names columns 0, 1, 2 unless others are
-said, and years and wavelengths are names. So where some cells are numbers the rows below are looked at:
+It has where none of its cells is a number. A number may be a name as well: pandas names columns 0, 1, 2 unless others
+are said, and years and wavelengths are names. So where some cells are numbers the rows below are looked at:
 
 names      a text above a column of numbers; quotes around the first row alone; an empty cell above 0, 1, 2, ...;
-           numbers that differ in kind from all below them (integers above fractions, or fractions above integers, or far
-           larger, or above text), and are 0, 1, 2, ..., evenly spaced, or beside a text
-a sample   a text that comes again below it; a number that is the first of an evenly spaced column; numbers that are like
-           those below them, or come twice
+           numbers that differ in kind from all below them (integers above fractions, or fractions above integers, or
+           far larger, or above text), and are 0, 1, 2, ..., evenly spaced, or beside a text
+a sample   a text that comes again below it; a number that is the first of an evenly spaced column; numbers that are
+           like those below them, or come twice
 in doubt   what has some signs of names, and not enough; the caller has to say it
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from descend.data.table_cells import MISSING, is_any_number
@@ -79,7 +80,7 @@ def _number(cell: str) -> float:
 
 def _is_even(numbers: Sequence[float]) -> bool:
     """Whether there is the same step, which is not 0, between all numbers."""
-    steps = [after - before for before, after in zip(numbers, numbers[1:], strict=False)]
+    steps = [after - before for before, after in pairwise(numbers)]
     return len(steps) > 0 and steps[0] != 0 and all(abs(one - steps[0]) <= 1e-6 * abs(steps[0]) for one in steps)
 
 

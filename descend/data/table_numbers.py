@@ -128,6 +128,6 @@ def check_exact(name: str, cells: Any, first: int = 0) -> None:
     for row in compute.indices_nonzero(long).to_pylist():
         if not is_exact(text := cells[row].as_py()):
             raise ValueError(
-                f"row {first + row:,}, column '{name}': {shown(text)} is more than 2**53 and no number of float64, so different "
-                f"ones would become equal: text=['{name}'] keeps the column as it is written"
+                f"row {first + row:,}, column '{name}': {shown(text)} is more than 2**53 and no number of float64, so "
+                f"different ones would become equal: text=['{name}'] keeps the column as it is written"
             )

@@ -1,5 +1,5 @@
-"""Follows the quotes of a table of text, which parsers do without a word: one that is never closed takes all rows to the
-end of the file into a cell, and two stray ones those between them.
+"""Follows the quotes of a table of text: to a parser one that is never closed has all rows to the end of the file in a
+cell, and two stray ones have those between them.
 
 A quote opens a cell at its beginning alone, and closes it unless another one follows at once, which stands for a quote
 in the text. An error is
@@ -82,8 +82,8 @@ class QuoteCheck:
         self._held = b"\n"
         if self._wrong is None and self.is_open:
             self._wrong = (
-                f"the quote that opens a cell in line {self._opened_at:,} is never closed, so all lines behind it are in "
-                "this cell"
+                f"the quote that opens a cell in line {self._opened_at:,} is never closed, so all lines behind it are "
+                "in this cell"
             )
         if self._wrong is not None:
             also = "" if self._escape else ", or escape='\\' where a quote within a text has a backslash before it"
@@ -175,9 +175,10 @@ class QuoteCheck:
     def _judge(self, cell: bytes, line: int) -> None:
         """Note a cell whose whole lines have as many separators as rows."""
         inner = cell.splitlines()[1:-1]
-        if self.note is None and inner and self._columns is not None and self._columns > 1:
-            if all(one.count(self._separator) == self._columns - 1 for one in inner):
-                self.note = (
-                    f"a cell in quotes that begins in line {line:,} has {len(inner):,} whole lines which look like "
-                    "rows; if a quote is missing there, or is a part of the text, close it, or pass quote=''"
-                )
+        if self.note is not None or not inner or not self._columns or self._columns < 2:
+            return
+        if all(one.count(self._separator) == self._columns - 1 for one in inner):
+            self.note = (
+                f"a cell in quotes that begins in line {line:,} has {len(inner):,} whole lines which look like rows; "
+                "if a quote is missing there, or is a part of the text, close it, or pass quote=''"
+            )

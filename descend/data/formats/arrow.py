@@ -1,9 +1,10 @@
 """Arrow files and streams, Feather files of version 2: a field for each column.
 
 Files are mapped into memory: a batch of records is read, and decompressed where it is compressed, when a sample of its
-rows is. Streams have no index, so their headers are read once at the beginning. A batch is checked whole before anything
-walks it: Arrow's functions trust offsets, lengths and numbers of dictionary entries, and those of a damaged file lead
-out of its memory.
+rows is. Streams have no index, so their headers are read once at the beginning.
+
+A batch is checked whole before anything walks it: Arrow's functions trust offsets, lengths and numbers of dictionary
+entries, and those of a damaged file lead out of its memory.
 
 Source: https://arrow.apache.org/docs/format/Columnar.html, "IPC File Format" and "IPC Streaming Format"
 """

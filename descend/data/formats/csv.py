@@ -15,8 +15,8 @@ text        a column of which most cells are numbers is one of numbers, and the 
             that stay as they are written, `missing` other cells that stand for missing values
 quotes      " around cells with separators, newlines or quotes in them; `quote` says another, or "" for none; one that
             is not closed is an error
-escapes     `escape` says a character before quotes and separators that are text, as Spark and MySQL write them; \\N is a
-            missing value
+escapes     `escape` says a character before quotes and separators that are text, as Spark and MySQL write them; \\N is
+            a missing value
 comments    `comment` says what lines begin with that are no rows; Excel's first line sep=; is used
 encoding    UTF-8, or UTF-16 where the file begins with its mark; `encoding` says another, such as "latin-1"
 

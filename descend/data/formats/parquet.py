@@ -133,7 +133,7 @@ class ParquetFiles:
         return in_schema(flattened(stored), self._of(columns)).take(back)
 
     def bounds(self, column: str) -> tuple[int | None, int | None]:
-        """The least and the largest integer of a column that is at the top, where the statistics in the files say it."""
+        """The least and the largest integer of a column, where the statistics in the files say it."""
         kind = self.schema.field(column).type
         if kind.bit_width < 32:  # stored as integers of another width
             return None, None
