@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ __all__ = ["has_names"]
 _INTEGER = re.compile(r"[+-]?\d+")
 _FAR = 10  # times the largest number of a column
 _SURE = 5  # numbers in an order that is none by chance
-_SOME_ROWS = 5
+_SOME_ROWS, _MANY_ROWS = 5, 20
 _YEAR = 1000
 
 
@@ -49,15 +50,32 @@ class _Below:
         """Of the first row."""
         return _number(self.cell)
 
+    @cached_property
+    def _numbers(self) -> list[str]:
+        return [cell for cell in self.cells if is_any_number(cell)]
+
+    def has_another_form(self) -> bool:
+        """Whether it is an integer and no number below it is, or a fraction and all are integers, or all are texts."""
+        if len(self._numbers) < len(self.cells):
+            return not self._numbers and len(self.cells) >= _SOME_ROWS
+        if not self._numbers:
+            return False
+        integers = [_INTEGER.fullmatch(cell) is not None for cell in self._numbers]
+        return not any(integers) if _INTEGER.fullmatch(self.cell) else all(integers)
+
+    def is_far(self) -> bool:
+        """Whether it is far from all numbers below it: ten times as large or small, or out of the range of many."""
+        if not self._numbers:
+            return False
+        values, own = [_number(cell) for cell in self._numbers], self.number
+        low, high, sizes = min(values), max(values), [abs(value) for value in values]
+        if abs(own) > _FAR * max(sizes) > 0 or min(sizes) > _FAR * abs(own) > 0:
+            return True
+        return len(values) >= _MANY_ROWS and high > low and not 2 * low - high <= own <= 2 * high - low
+
     def differs(self) -> bool:
         """Whether it is of another kind than all numbers below it."""
-        numbers = [cell for cell in self.cells if is_any_number(cell)]
-        if not numbers:
-            return bool(self.cells)
-        integers = [_INTEGER.fullmatch(cell) is not None for cell in numbers]
-        if not any(integers) if _INTEGER.fullmatch(self.cell) else all(integers):
-            return True
-        return abs(self.number) > _FAR * max(abs(_number(cell)) for cell in numbers) > 0
+        return self.has_another_form() or self.is_far()
 
     @property
     def is_integer(self) -> bool:
@@ -93,12 +111,12 @@ def has_names(first: Sequence[str], below: Sequence[Sequence[str]], is_marked: b
         is_marked: Whether its numbers are in quotes and those below them are not.
     """
     names = [cell.strip() for cell in first]
-    if not any(map(is_any_number, names)):
-        return any(names)
-    if not below:
-        return False
     columns = [[row[i].strip() for row in below if i < len(row)] for i in range(len(names))]
     columns = [tuple(cell for cell in column if cell not in MISSING) for column in columns]
+    if not any(map(is_any_number, names)):
+        return _all_texts(names, columns, below)
+    if not below:
+        return False
     numbers = [_Below(name, columns[i]) for i, name in enumerate(names) if name not in MISSING and is_any_number(name)]
     texts = [i for i, name in enumerate(names) if name not in MISSING and not is_any_number(name)]
     if any(names[i] in columns[i] for i in texts):
@@ -109,10 +127,23 @@ def has_names(first: Sequence[str], below: Sequence[Sequence[str]], is_marked: b
     differ = len(set(named)) == len(named)
     above_numbers = any(columns[i] and all(map(is_any_number, columns[i])) for i in texts)
     if above_numbers or _is_numbering(names, columns[0], named):
-        return True if differ else None
+        odd = any(one.has_another_form() for one in numbers) or all(one.differs() for one in numbers)
+        sure = len(below) >= _SOME_ROWS or (len(below) > 1 and odd) or not texts
+        return True if differ and sure else None
     if not differ:
         return None if texts and all(one.differs() for one in numbers) else False
     return _by_numbers(numbers, [columns[i] for i in texts], named, below)
+
+
+def _all_texts(names: Sequence[str], columns: Sequence[Sequence[str]], below: Sequence[Sequence[str]]) -> bool | None:
+    """Judge a first row without numbers: names, unless a cell comes again below it where all is text."""
+    if not any(names):
+        return False
+    again = any(name in column for name, column in zip(names, columns, strict=True) if name not in MISSING)
+    rows = [[cell.strip() for cell in row] for row in below]
+    if not again or list(names) in rows:  # names come again where files were joined
+        return True
+    return True if any(column and all(map(is_any_number, column)) for column in columns) else None
 
 
 def _is_numbering(names: Sequence[str], column: Sequence[str], named: Sequence[str]) -> bool:
@@ -143,9 +174,12 @@ def _by_numbers(
         return True if any(odd) else _counted_integers(len(values), below)
     if all(odd):
         rising = len(values) >= _SURE and values == sorted(values)
-        return True if spaced or rising or texts else None
+        beside = (
+            texts and (len(below) >= _SOME_ROWS or any(one.has_another_form() for one in numbers)) and len(below) > 1
+        )
+        return True if spaced or rising or beside else None
     if spaced:
-        return True if texts or (any(odd) and len(values) > 2) else _unlike_rows(below)
+        return True if texts or (any(odd) and len(values) > 2) else _unlike_rows(values, below)
     comes_again = any(len(column) >= _SOME_ROWS and len(set(column)) <= len(column) / 2 for column in texts)
     return None if comes_again else False
 
@@ -157,7 +191,10 @@ def _counted_integers(count: int, below: Sequence[Sequence[str]]) -> bool | None
     return True if count >= _SURE else None
 
 
-def _unlike_rows(below: Sequence[Sequence[str]]) -> bool | None:
+def _unlike_rows(values: Sequence[float], below: Sequence[Sequence[str]]) -> bool | None:
     """False where rows below are evenly spaced, or there is one alone, so that a first row like that is one of them."""
     rows = [[_number(cell) for cell in row if is_any_number(cell)] for row in below]
-    return False if len(rows) < 2 or any(map(_is_even, rows)) else None
+    alike = (
+        row for row in rows if len(row) == len(values) and (len(row) > 2 or row[1] - row[0] == values[1] - values[0])
+    )
+    return False if len(rows) < 2 or any(map(_is_even, alike)) else None

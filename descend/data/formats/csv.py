@@ -108,8 +108,9 @@ def first_row(
         line = line.partition("\r")[0]  # where rows end by it alone, the whole file is one line
     if separator is None:
         usual = "\t" if plain_name(path).endswith(".tsv") else ","
-        separator = max(SEPARATORS, key=lambda one: (line.count(one), one == usual)) if usual == "," else usual
-        separator = separator_by_commas(line) or (separator if separator in line else usual)
+        bare = _without_quoted(line, quote)
+        separator = max(SEPARATORS, key=lambda one: (bare.count(one), one == usual)) if usual == "," else usual
+        separator = separator_by_commas(line) or (separator if separator in bare else usual)
     if not line.strip() and not _has_text(path):
         raise DataError(f"{path} has blank lines alone")
     if line.count(separator) >= MAX_COLUMNS:
@@ -118,6 +119,12 @@ def first_row(
             "numbers as .npy or Parquet"
         )
     return separator, next(csv_rows([line], separator, quote, escape), [])
+
+
+def _without_quoted(line: str, quote: str) -> str:
+    """A line without what is in quotes, which may have separators."""
+    mark = re.escape(quote)
+    return re.sub(f"{mark}[^{mark}]*{mark}", "", line) if quote else line
 
 
 def _has_text(path: Path) -> bool:
@@ -220,6 +227,7 @@ def _settings(path: Path, options: ReadOptions) -> _Settings:
     if options.header and any("\ufffd" in cell for cell in cells):
         raise DataError(f"{path}: names in the first row are not {encoding}; say its encoding=, such as 'latin-1'")
     rows = _first_rows(path, separator, encoding, quote, options.escape)
+    cells = list(rows[0]) if rows else cells  # the first row may have several lines
     if options.header and len(rows) > 1 and len(rows[1]) == len(cells) + 1 and not rows[1][-1].strip():
         cells.append("")  # rows that end with a separator, below names that do not
     names, skipped = None if options.header else [str(number) for number in range(len(cells))], 0
@@ -456,7 +464,7 @@ def _with_header(path: Path, options: ReadOptions, named: Path) -> ReadOptions:
     separator, cells = first_row(path, options.separator, encoding, quote, options.escape)
     own = replace(options, separator=separator)
     rows = _first_rows(path, separator, encoding, quote, options.escape)
-    return replace(own, header=_has_names(path, named, own, cells, rows))
+    return replace(own, header=_has_names(path, named, own, rows[0] if rows else cells, rows))
 
 
 def _without_names(path: Path, options: ReadOptions) -> dict[str, str]:
