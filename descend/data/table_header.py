@@ -65,7 +65,7 @@ class _Below:
 
     def is_far(self) -> bool:
         """Whether it is far from all numbers below it: ten times as large or small, or out of the range of many."""
-        if not self._numbers:
+        if not self._numbers or len(self._numbers) < len(self.cells):
             return False
         values, own = [_number(cell) for cell in self._numbers], self.number
         low, high, sizes = min(values), max(values), [abs(value) for value in values]
@@ -141,7 +141,7 @@ def _all_texts(names: Sequence[str], columns: Sequence[Sequence[str]], below: Se
         return False
     again = any(name in column for name, column in zip(names, columns, strict=True) if name not in MISSING)
     rows = [[cell.strip() for cell in row] for row in below]
-    if not again or list(names) in rows:  # names come again where files were joined
+    if not again or (len(names) > 1 and list(names) in rows):  # names come again where files were joined
         return True
     return True if any(column and all(map(is_any_number, column)) for column in columns) else None
 

@@ -80,7 +80,7 @@ class TableCopy:
             check = QuoteCheck(path, quote, f"{separator} \t" if between else separator, escape)
             lines = _kept(file, comment, check, excel_separator(path) is not None)
             if escape is not None:
-                lines = _with_escaped_nulls(lines, separator, escape)
+                lines = _with_escaped_nulls(lines, separator + " \t" * (between is not None), escape)
             if between is None:
                 copy.writelines(lines)
             else:
@@ -106,9 +106,9 @@ def _kept(file: TextIO, comment: str | None, check: QuoteCheck, without_first: b
         left_out = left_out and not begins
 
 
-def _with_escaped_nulls(lines: Iterator[str], separator: str, escape: str) -> Iterator[str]:
+def _with_escaped_nulls(lines: Iterator[str], separators: str, escape: str) -> Iterator[str]:
     """Lines with one escape more before cells that are NULL in what MySQL writes, so that they stay what they are."""
-    around = re.escape(separator)
+    around = re.escape(separators)
     null = re.compile(rf"(?<![^{around}\r\n]){re.escape(escape)}N(?![^{around}\r\n])")
     for line in lines:
         yield null.sub(lambda found: escape + found[0], line)

@@ -78,6 +78,8 @@ class QuoteCheck:
         Raises:
             DataError: a quote is open, or one of those before is wrong.
         """
+        if not self._quote:
+            return
         self._follow(self._held + b"\n", len(self._held))
         self._held = b"\n"
         if self._wrong is None and self.is_open:

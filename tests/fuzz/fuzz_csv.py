@@ -161,6 +161,8 @@ def _is_same(cell: str, value: Any, is_text: bool) -> bool:
     if isinstance(value, float) and np.isnan(value):
         return cell in MISSING
     text = cell.strip()
+    if isinstance(value, float) and "x" in text:
+        return value == int(text, 16)
     if isinstance(value, float):
         return value in {float(one) for one in (text, text.replace(",", ""), text.replace(",", ".")) if _is_number(one)}
     return True  # times

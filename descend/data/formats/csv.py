@@ -337,6 +337,8 @@ def _open_csv(paths: Sequence[Path], options: ReadOptions) -> FileSource:
             raise ConfigurationError(f"read: there is no encoding {shown(options.encoding)}") from error
     if options.escape is not None and options.escape == _quote(options):
         raise ConfigurationError(f"read: escape must be another character than quote, got {shown(options.escape)}")
+    if options.escape is not None and options.separator == BLANKS:
+        raise ConfigurationError("read: escape goes with a separator of cells, and blanks are none: leave it out")
     if options.length is not None and options.tokenizer is None:
         raise ConfigurationError("read: length= is for text with tokenizer=, and a table has a value in each cell")
     plain = _PlainTables(options)
@@ -358,7 +360,7 @@ def _between(path: Path, encoding: str, quote: str, options: ReadOptions) -> str
     if not rows or excel_separator(path) is not None:
         return None
     try:
-        if options.separator is None and are_separated_by_blanks(rows, quote):
+        if options.separator is None and options.escape is None and are_separated_by_blanks(rows, quote):
             return BLANKS
         plain = [one for one in rows if not one.startswith("#")]
         if plain and rows[0].startswith("#") and options.comment is None and are_separated_by_blanks(plain, quote):
