@@ -179,7 +179,8 @@ class QuoteCheck:
         inner = cell.splitlines()[1:-1]
         if self.note is not None or not inner or not self._columns or self._columns < 2:
             return
-        if all(one.count(self._separator) == self._columns - 1 for one in inner):
+        prose = self._separator + b" "
+        if all(one.count(self._separator) == self._columns - 1 and prose not in one for one in inner):
             self.note = (
                 f"a cell in quotes that begins in line {line:,} has {len(inner):,} whole lines which look like rows; "
                 "if a quote is missing there, or is a part of the text, close it, or pass quote=''"

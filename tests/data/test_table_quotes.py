@@ -91,7 +91,7 @@ def test_two_stray_quotes(tmp_path):
     [note] = read(path).notes
     assert "a cell in quotes that begins in line 2 has 1 whole lines which look like rows" in note
     path.write_text('size,b\n5,"a text\nof lines, too\nand more"\n8,t\n')
-    assert read(path).notes == ()  # the line in the middle is one of a row of two cells no more than others
+    assert read(path).notes == ()  # sentences have blanks behind commas
 
 
 def test_tables_of_spark_and_mysql(tmp_path):

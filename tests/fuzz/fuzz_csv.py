@@ -2,9 +2,10 @@
 
     python tests/fuzz/fuzz_csv.py --count 20000 --seed 0
 
-Tables of numbers, classes, missing values and quoted text have other cells, rows, separators, quotes, encodings or bytes.
-Where the cells are known, as Python's csv module writes them, what is read is compared with them: all rows, integers and
-fractions as Python reads them, texts and names of classes as they are. A cell may be refused, but never be another one.
+Tables of numbers, classes, missing values and quoted text have other cells, rows, separators, quotes, encodings or
+bytes. Where the cells are known, as Python's csv module writes them, what is read is compared with them: all rows,
+integers and fractions as Python reads them, texts and names of classes as they are. A cell may be refused, but never be
+another one.
 """
 
 from __future__ import annotations
