@@ -31,8 +31,8 @@ import numpy as np
 from descend.data.expansion import FREE_BYTES, check_expansion
 from descend.data.file_format import library
 from descend.data.reader_protocol import Field
-from descend.data.table_cells import MISSING, CellCounts, count_cells
-from descend.data.table_numbers import EXACT
+from descend.data.table_cells import MISSING, CellCounts
+from descend.data.table_numbers import EXACT, count_cells
 from descend.errors import DataError
 
 if TYPE_CHECKING:

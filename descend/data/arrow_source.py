@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from descend.data.file_format import ReadOptions
     from descend.data.reader_protocol import Array
-    from descend.data.table_cells import CellCounts
 
 __all__ = ["CACHE_BYTES", "ArrowSource", "Chunk", "TableFiles"]
 
@@ -127,7 +126,7 @@ class ArrowSource:
         self._files = files
         self._chunks = Pieces(files.chunks, [chunk.rows for chunk in files.chunks])
         self.left_out: dict[str, str] = dict(getattr(files, "left_out", {})) if options.columns is None else {}
-        self._notes: list[str] = list(getattr(files, "notes", ()))
+        self.notes = tuple(getattr(files, "notes", ()))
         _check_texts(options.text, names)
         if options.columns is None:
             numbers = [one for one in names if ROW_NUMBERS.fullmatch(one) and one not in options.target]
@@ -136,10 +135,10 @@ class ArrowSource:
         groups = _groups(options.columns, names)
         wanted = list(dict.fromkeys(name for of in groups.values() for name in ([of] if isinstance(of, str) else of)))
         self._images: dict[str, ImageForm] = {}
+        self.largest: Mapping[str, int] = {}
         self._columns = self._settle(wanted, options, explicit=options.columns is not None)
         self._groups = {name: of for name, of in groups.items() if not isinstance(of, str) or of in self._columns}
-        self.fields: Mapping[str, Field] = self._fields()
-        self.notes = tuple(self._notes)
+        self.fields: Mapping[str, Field] = _fields_of(self._columns, self._images, self._groups)
         alone = {name: of for name, of in self._groups.items() if isinstance(of, str)}
         self.classes = {
             name: list(self._columns[of].classes) for name, of in alone.items() if self._columns[of].classes
@@ -150,7 +149,7 @@ class ArrowSource:
             for name, of in alone.items()
             if of in named and self._columns[of].dtype.kind in "iu" and name not in self.classes
         }
-        self.largest = {name: self._largest[of] for name, of in alone.items() if self._largest.get(of)}
+        self.largest = {name: self.largest[of] for name, of in alone.items() if of in self.largest}
         self.pixels = frozenset(name for name, of in alone.items() if of in self._images)
         self._kept: OrderedDict[tuple[Chunk, str], Any] = OrderedDict()
         self._damaged: dict[Chunk, str] = {}  # those that could not be decoded, and why
@@ -164,8 +163,8 @@ class ArrowSource:
         """How each column becomes a field; those that cannot are left out, or refused if they were asked for."""
         types = {name: self._files.schema.field(name).type for name in wanted}
         facts = _facts(self._files, types, options)
-        self._judge_cells({name: facts[name].cells for name in wanted}, options)
-        self._largest = {name: one.largest for name, one in facts.items()}
+        self.notes += _judged(self._files, facts, options)
+        self.largest = {name: one.largest for name, one in facts.items() if one.largest}
         texts = frozenset(options.text or ())
         found: dict[str, Column] = {}
         for name, kind in types.items():
@@ -184,60 +183,10 @@ class ArrowSource:
             raise DataError([f"{_first(self._files)} has no column that can be read:", *reasons])
         return found
 
-    def _judge_cells(self, counts: Mapping[str, CellCounts | None], options: ReadOptions) -> None:
-        """Refuse columns of text that were meant as numbers, or note them.
-
-        Raises:
-            DataError: most cells of columns of text are numbers.
-        """
-        problems: list[str] = []
-        for name, cells in counts.items():
-            if cells is None:
-                continue
-            is_class = options.is_class(name)
-            if (found := cells.of_target() if is_class else cells.of_feature()) is not None:
-                meaning = "says that they are texts" + (", each of them a class" if is_class else "")
-                missing = ", missing=[...] says which cells are missing values" if "missing" in self._remedies else ""
-                problems.append(
-                    f"{self._cell(found[0], name)}{found[1]}: write numbers there{missing}; text=['{name}'] {meaning}"
-                )
-            elif not is_class and (found := cells.of_text()) is not None:
-                self._notes.append(
-                    f"{self._cell(found[0], name)}{found[1]}: the column is read as text; text=['{name}'] says so"
-                )
-        if problems:
-            raise DataError(problems)
-
-    @property
-    def _remedies(self) -> tuple[str, ...]:
-        return ("missing",) if getattr(self._files, "untyped", False) else ()
-
-    def _cell(self, place: Any, column: str) -> str:
-        """The begin of a sentence about a cell, or about a column where no cell is meant."""
-        if place is None:
-            return f"{_first(self._files)}, column '{column}': "
-        path, row = place
-        line = getattr(self._files, "line_of", lambda path, row: None)(path, row)
-        return f"{path}, row {row:,}{'' if line is None else f' (line {line:,})'}, column '{column}': "
-
     def _image(self, name: str, first: bytes | None, options: ReadOptions) -> ImageForm:
         if first is None or not is_image(first):
             raise DataError(f"'{name}' holds {getattr(self._files, 'bytes_are', 'bytes that are no images')}")
         return form_of_image(first, options.height_and_width, f"the first value of '{name}'")
-
-    def _fields(self) -> dict[str, Field]:
-        own: dict[str, Field] = {}
-        for name, column in self._columns.items():
-            own.update({name: self._images[name].field} if name in self._images else column.fields)
-        found: dict[str, Field] = {}
-        for group, of in self._groups.items():
-            if not isinstance(of, str):
-                found[group] = _joined_field(group, [own[name] for name in of])
-                continue
-            found[group] = own[of]
-            if self._columns[of].ragged:
-                found[group + LENGTH] = own[of + LENGTH]
-        return found
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -256,7 +205,7 @@ class ArrowSource:
                 for found in of_columns
                 for name, values in found.items()
             }
-            return self._grouped(taken)
+            return _grouped(taken, self._groups, self.fields)
         parts: dict[str, list[Array]] = {}
         places: list[NDArray[np.int64]] = []
         pieces = list(self._chunks.split(samples))
@@ -267,21 +216,8 @@ class ArrowSource:
             for field, values in (self._scan if scanned else self._kept_rows)(chunk, rows).items():
                 parts.setdefault(field, []).append(values)
         back = np.argsort(np.concatenate(places), kind="stable")
-        return self._grouped(
-            {name: (np.concatenate(some) if len(some) > 1 else some[0])[back] for name, some in parts.items()}
-        )
-
-    def _grouped(self, found: Mapping[str, Array]) -> dict[str, Array]:
-        """The fields, from those of the columns."""
-        fields: dict[str, Array] = {}
-        for group, of in self._groups.items():
-            if not isinstance(of, str):
-                fields[group] = np.stack([_joined(name, found[name], self.fields[group].dtype) for name in of], axis=1)
-                continue
-            fields[group] = found[of]
-            if self._columns[of].ragged:
-                fields[group + LENGTH] = found[of + LENGTH]
-        return fields
+        whole = {name: (np.concatenate(some) if len(some) > 1 else some[0])[back] for name, some in parts.items()}
+        return _grouped(whole, self._groups, self.fields)
 
     def _missing(self, chunk: Chunk) -> list[str]:
         """The columns of a chunk that are not kept."""
@@ -366,6 +302,76 @@ class ArrowSource:
         """The file, and the row in it, counted from 0."""
         chunk, row = self._chunks.piece_of(sample)
         return f"{chunk.path}, row {chunk.first + row}"
+
+
+def _fields_of(
+    columns: Mapping[str, Column], images: Mapping[str, ImageForm], groups: Mapping[str, str | tuple[str, ...]]
+) -> dict[str, Field]:
+    """The fields of columns, joined where they are."""
+    own: dict[str, Field] = {}
+    for name, column in columns.items():
+        own.update({name: images[name].field} if name in images else column.fields)
+    found: dict[str, Field] = {}
+    for group, of in groups.items():
+        if not isinstance(of, str):
+            found[group] = _joined_field(group, [own[name] for name in of])
+            continue
+        found[group] = own[of]
+        if columns[of].ragged:
+            found[group + LENGTH] = own[of + LENGTH]
+    return found
+
+
+def _grouped(
+    found: Mapping[str, Array], groups: Mapping[str, str | tuple[str, ...]], fields: Mapping[str, Field]
+) -> dict[str, Array]:
+    """The fields, from those of the columns."""
+    made: dict[str, Array] = {}
+    for group, of in groups.items():
+        if not isinstance(of, str):
+            made[group] = np.stack([_joined(name, found[name], fields[group].dtype) for name in of], axis=1)
+            continue
+        made[group] = found[of]
+        if of + LENGTH in found and group + LENGTH in fields:
+            made[group + LENGTH] = found[of + LENGTH]
+    return made
+
+
+def _judged(files: TableFiles, facts: Mapping[str, ColumnFacts], options: ReadOptions) -> tuple[str, ...]:
+    """Refuse columns of text that were meant as numbers, and note those that may be.
+
+    Raises:
+        DataError: most cells of columns of text are numbers.
+    """
+    problems: list[str] = []
+    notes: list[str] = []
+    missing = ", missing=[...] says which cells are missing values" if getattr(files, "untyped", False) else ""
+    for name, one in facts.items():
+        if (cells := one.cells) is None:
+            continue
+        is_class = options.is_class(name)
+        if (found := cells.of_target() if is_class else cells.of_feature()) is not None:
+            meaning = "they are texts, each of them a class" if is_class else "they are texts"
+            problems.append(
+                f"{_cell(files, found[0], name)}{found[1]}: write numbers there{missing}; text=['{name}'] says that "
+                f"{meaning}"
+            )
+        elif not is_class and (found := cells.of_text()) is not None:
+            notes.append(
+                f"{_cell(files, found[0], name)}{found[1]}: the column is read as text; text=['{name}'] says so"
+            )
+    if problems:
+        raise DataError(problems)
+    return tuple(notes)
+
+
+def _cell(files: TableFiles, place: Any, column: str) -> str:
+    """The begin of a sentence about a cell, or about a column where no cell is meant."""
+    if place is None:
+        return f"{_first(files)}, column '{column}': "
+    path, row = place
+    line = getattr(files, "line_of", lambda path, row: None)(path, row)
+    return f"{path}, row {row:,}{'' if line is None else f' (line {line:,})'}, column '{column}': "
 
 
 def _facts(files: TableFiles, types: Mapping[str, Any], options: ReadOptions) -> dict[str, ColumnFacts]:

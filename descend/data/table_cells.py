@@ -16,22 +16,31 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from descend.arguments import shown
-from descend.data.file_format import library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["MISSING", "CellCounts", "count_cells", "count_texts", "csv_rows", "is_any_number", "is_number"]
+__all__ = [
+    "INTEGER",
+    "MISSING",
+    "PLAIN",
+    "SEPARATED",
+    "CellCounts",
+    "count_texts",
+    "csv_rows",
+    "is_any_number",
+    "is_number",
+]
 
 _NULLS = "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|N/A|NA|NULL|NaN|n/a|nan|null"  # of pyarrow.csv
 _MARKS = r"?|-|--|.|None|<NA>|*|\N"  # of other programs and of collections
 MISSING = frozenset(["", *_NULLS.split("|"), *_MARKS.split("|")])
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+(?:,\d+)?(?:[eE][+-]?\d+)?")
 _DIGITS = r"\d+[.]?\d*|[.]\d+"
-_PLAIN = rf"^\s*[+-]?(?:(?:{_DIGITS})(?:[eE][+-]?\d+)?|(?i:inf|infinity|nan))\s*$"
-_SEPARATED = r"^\s*[+-]?(?:\d+,\d+|\d{1,3}(?:[ ,.']\d{3})+(?:[.,]\d+)?)\s*$"  # 1,5 and 1,234.5 and 1 234
-_INTEGER = r"^\s*[+-]?\d+\s*$"
-_OF_PLAIN, _OF_SEPARATED, _OF_INTEGER = map(re.compile, (_PLAIN, _SEPARATED, _INTEGER))
+PLAIN = rf"^\s*[+-]?(?:(?:{_DIGITS})(?:[eE][+-]?\d+)?|(?i:inf|infinity|nan))\s*$"
+SEPARATED = r"^\s*[+-]?(?:\d+,\d+|\d{1,3}(?:[ ,.']\d{3})+(?:[.,]\d+)?)\s*$"  # 1,5 and 1,234.5 and 1 234
+INTEGER = r"^\s*[+-]?\d+\s*$"
+_OF_PLAIN, _OF_SEPARATED, _OF_INTEGER = map(re.compile, (PLAIN, SEPARATED, INTEGER))
 _FEW = 10  # at most one in so many cells of a column of numbers is none
 
 
@@ -140,28 +149,6 @@ class CellCounts:
         return self.odd[0], f"{self._shown()} is no number, and {self.plain:,} of {self.total:,} cells are"
 
 
-def count_cells(values: Any, missing: Iterable[str] = MISSING) -> CellCounts:
-    """The counts of a chunked Arrow array of text; places are numbers of rows in it."""
-    arrow, compute = library("pyarrow", "a table"), library("pyarrow.compute", "a table")
-
-    if not len(values):
-        return CellCounts()
-    values = values.cast(arrow.large_string())
-    absent = compute.or_(
-        compute.is_null(values), compute.fill_null(compute.is_in(values, value_set=_set(arrow, missing)), True)
-    )
-    plain = _matching(compute, values, _PLAIN, absent)
-    number, there = int(compute.sum(plain).as_py() or 0), len(values) - int(compute.sum(absent).as_py() or 0)
-    if number == there:
-        integers = int(compute.sum(_matching(compute, values, _INTEGER, absent)).as_py() or 0)
-        return CellCounts(number, integers)
-    odd = compute.invert(compute.or_(plain, absent))
-    separated = int(compute.sum(compute.and_(_matching(compute, values, _SEPARATED, absent), odd)).as_py() or 0)
-    integers = int(compute.sum(_matching(compute, values, _INTEGER, absent)).as_py() or 0)
-    place = compute.index(odd, True).as_py()
-    return CellCounts(number, integers, separated, there - number - separated, (place, values[place].as_py()))
-
-
 def count_texts(texts: Iterable[Any]) -> CellCounts:
     """The counts of texts, of which others than texts are written as Python does; places are their numbers."""
     plain = integers = separated = others = 0
@@ -178,12 +165,3 @@ def count_texts(texts: Iterable[Any]) -> CellCounts:
         is_separated = _OF_SEPARATED.search(cell) is not None
         separated, others = separated + is_separated, others + (not is_separated)
     return CellCounts(plain, integers, separated, others, odd)
-
-
-def _set(arrow: Any, texts: Iterable[str]) -> Any:
-    return arrow.array(sorted(texts), arrow.large_string())
-
-
-def _matching(compute: Any, values: Any, form: str, absent: Any) -> Any:
-    found = compute.fill_null(compute.match_substring_regex(values, form), False)
-    return compute.and_(found, compute.invert(absent))

@@ -2,6 +2,7 @@
 
 forms      1,234.5 and 12,345,678 where a whole column is like that
 integers   one that float64 cannot hold is an error where a column is of float64: two such may become equal
+counts     how many cells of a column of text are numbers, of any format
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from descend.arguments import shown
 from descend.data.file_format import library
-from descend.data.table_cells import is_number
+from descend.data.table_cells import INTEGER, MISSING, PLAIN, SEPARATED, CellCounts, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["EXACT", "check_exact", "inexact_columns", "is_exact", "with_numbers", "without_missing"]
+__all__ = ["EXACT", "check_exact", "count_cells", "inexact_columns", "is_exact", "with_numbers", "without_missing"]
 
 EXACT = 2**53  # integers up to here are all in float64
 _FIRST_CELLS = 100
@@ -131,3 +132,34 @@ def check_exact(name: str, cells: Any, first: int = 0) -> None:
                 f"row {first + row:,}, column '{name}': {shown(text)} is more than 2**53 and no number of float64, so "
                 f"different ones would become equal: text=['{name}'] keeps the column as it is written"
             )
+
+
+def count_cells(values: Any, missing: Iterable[str] = MISSING) -> CellCounts:
+    """The counts of a chunked Arrow array of text; places are numbers of rows in it."""
+    arrow, compute = library("pyarrow", "a table"), library("pyarrow.compute", "a table")
+
+    if not len(values):
+        return CellCounts()
+    values = values.cast(arrow.large_string())
+    absent = compute.or_(
+        compute.is_null(values), compute.fill_null(compute.is_in(values, value_set=_set(arrow, missing)), True)
+    )
+    plain = _matching(compute, values, PLAIN, absent)
+    number, there = int(compute.sum(plain).as_py() or 0), len(values) - int(compute.sum(absent).as_py() or 0)
+    if number == there:
+        integers = int(compute.sum(_matching(compute, values, INTEGER, absent)).as_py() or 0)
+        return CellCounts(number, integers)
+    odd = compute.invert(compute.or_(plain, absent))
+    separated = int(compute.sum(compute.and_(_matching(compute, values, SEPARATED, absent), odd)).as_py() or 0)
+    integers = int(compute.sum(_matching(compute, values, INTEGER, absent)).as_py() or 0)
+    place = compute.index(odd, True).as_py()
+    return CellCounts(number, integers, separated, there - number - separated, (place, values[place].as_py()))
+
+
+def _set(arrow: Any, texts: Iterable[str]) -> Any:
+    return arrow.array(sorted(texts), arrow.large_string())
+
+
+def _matching(compute: Any, values: Any, form: str, absent: Any) -> Any:
+    found = compute.fill_null(compute.match_substring_regex(values, form), False)
+    return compute.and_(found, compute.invert(absent))

@@ -13,7 +13,8 @@ from pyarrow import feather
 
 import descend
 from descend.data import read
-from descend.data.table_cells import MISSING, count_cells, count_texts
+from descend.data.table_cells import MISSING, count_texts
+from descend.data.table_numbers import count_cells
 from descend.errors import ConfigurationError, DataError
 
 ODD = ["missing", "1,5", "1 234", "$5", "12.5 USD", "ERR", "1e", "0x", "#DIV/0!"]
@@ -84,7 +85,7 @@ def test_what_a_caller_can_say(tmp_path):
 
 
 def test_classes_that_are_numbers_with_an_odd_one(tmp_path):
-    """As text all would be numbered anew, and 10 comes before 2."""
+    """As texts all would have other numbers: 10 comes before 2."""
     path = write(tmp_path / "a.csv", [str(i % 12) for i in range(100)])
     assert read(path, label="price").column("price").tolist() == [i % 12 for i in range(100)]
     message = refusal(write(path, with_odd("x", [str(i % 12) for i in range(400)])), label="price")

@@ -31,7 +31,7 @@ import io
 import re
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from descend.arguments import shown
 from descend.data.arrow_source import MAX_COLUMNS
@@ -449,7 +449,7 @@ class _PlainTables:
                 for cells in rows:
                     if number == row and cells:
                         return line
-                    number, line = number + bool(cells), rows.line_num + 1
+                    number, line = number + bool(cells), cast("Any", rows).line_num + 1
             except csv.Error:  # a cell of more characters than the module takes
                 return None
         return None

@@ -202,7 +202,7 @@ def _parse(path: Path, texts: Sequence[str] = ()) -> Iterable[Any]:
         _check_by_rows(path)
 
     def rows() -> BinaryIO:
-        return cast("BinaryIO", opened(path)) if lines is None else io.BytesIO(lines)
+        return opened(path) if lines is None else io.BytesIO(lines)
 
     inexact: set[str] = set()
     with arrow.PythonFile(_WithTexts(rows(), texts), "r") if texts or lines else decompressed(path) as stream:
