@@ -1,10 +1,12 @@
 """Columns of Arrow tables as fields: which NumPy array stands for a column of each type.
 
 type of the column                       field
-integers, floats, booleans               one number; with missing values float64, and NaN for these
-decimals                                 float64, the one next to the decimal
+integers, floats, booleans               one number; with missing values float64, and NaN for these, unless it is a
+                                         target, which must not be missing, or an integer is none of float64
+decimals                                 float64, the one next to the decimal; different ones must stay different
 text, dictionaries of text               text, "" where it is missing; integers where the field is a class, which must
-                                         not be missing
+                                         not be missing, and whose texts must not be numbers for the most part
+any of these that is to stay text        text, as Arrow writes the values
 dates, times                             datetime64 or timedelta64 of the unit that is stored, NaT where it is missing
 lists of one length, nested or not       an array of this shape
 lists of different lengths               an array as long as the longest, or `length`: zeros follow the entries, and
@@ -29,10 +31,12 @@ import numpy as np
 from descend.data.expansion import FREE_BYTES, check_expansion
 from descend.data.file_format import library
 from descend.data.reader_protocol import Field
+from descend.data.table_cells import MISSING, CellCounts
+from descend.data.table_numbers import EXACT, count_cells
 from descend.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from descend.data.reader_protocol import Array
 
@@ -40,6 +44,8 @@ __all__ = [
     "LENGTH",
     "Column",
     "ColumnFacts",
+    "InexactError",
+    "bounds_of",
     "class_names",
     "column_of",
     "empty_table",
@@ -50,11 +56,16 @@ __all__ = [
 
 LENGTH = "_length"
 _TEXT_CHARACTERS = 2**28  # of an array of text, of 4 bytes each
+_REMEDY = ": leave such rows out, or allow skip_bad="
 
 
 @cache  # asked for several times a column
 def _arrow() -> tuple[Any, Any]:
     return library("pyarrow", "a table"), library("pyarrow.compute", "a table")
+
+
+class InexactError(DataError):
+    """Values of a column would become equal that are different."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,9 @@ class ColumnFacts:
         longest: Likewise of the longest.
         texts: The different texts; None where they are not needed.
         first: The first value that is not missing, of a column of bytes.
+        low: The least integer, of a column of integers or lists of them; None where it is not known.
+        high: The largest, likewise.
+        cells: How many texts are numbers; None where that is not needed.
     """
 
     nulls: bool = False
@@ -74,6 +88,14 @@ class ColumnFacts:
     longest: tuple[int, ...] = ()
     texts: frozenset[str] | None = None
     first: bytes | None = None
+    low: int | None = None
+    high: int | None = None
+    cells: CellCounts | None = None
+
+    @property
+    def largest(self) -> int:
+        """The magnitude of the integer that is farthest from 0; 0 where none is known."""
+        return max(abs(self.low or 0), abs(self.high or 0))
 
     def joined(self, other: ColumnFacts) -> ColumnFacts:
         """Those of two parts of a column; a part without lists at a level says nothing about it."""
@@ -86,6 +108,9 @@ class ColumnFacts:
             else self.longest or other.longest,
             (self.texts or frozenset()) | (other.texts or frozenset()),
             self.first if self.first is not None else other.first,
+            min((one for one in (self.low, other.low) if one is not None), default=None),
+            max((one for one in (self.high, other.high) if one is not None), default=None),
+            self.cells.joined(other.cells) if self.cells and other.cells else self.cells or other.cells,
         )
 
 
@@ -99,6 +124,7 @@ class Column:
         dtype: Of the field.
         shape: Of the field.
         ragged: Whether its lists have different lengths, so that there is a second field, NAME_length.
+        complete: Whether a value that is missing is an error of its row, where some are.
         classes: The number of each text, where the field is a class.
     """
 
@@ -107,6 +133,7 @@ class Column:
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
     ragged: bool = False
+    complete: bool = False
     classes: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
@@ -118,6 +145,8 @@ class Column:
     @property
     def vectorized(self) -> bool:
         """Whether a whole chunk may be kept as a NumPy array, which is not larger than in Arrow."""
+        if self.complete:
+            return False
         return self.kind in ("number", "time") or (self.kind == "list" and not self.ragged and self.dtype.kind != "U")
 
     def arrays(self, values: Any) -> dict[str, Array]:
@@ -136,9 +165,12 @@ class Column:
             return {self.name: self._texts(values)}
         if self.kind == "list":
             return self._lists(values)
+        if self.complete and values.null_count:
+            raise ValueError(f"'{self.name}' is a target, and is missing{_REMEDY}")
         return {self.name: _numbers(values, self.dtype)}
 
     def _texts(self, values: Any) -> Array:
+        values = _as_text(values)
         texts = ["" if text is None else text for text in values.to_pylist()]
         if self.dtype.kind != "i":
             longest = max(map(len, texts), default=0)
@@ -149,7 +181,7 @@ class Column:
                 )
             return np.array(texts, dtype=str) if texts else np.empty(0, dtype=str)
         if "" in texts and "" not in self.classes:
-            raise ValueError(f"'{self.name}' names a class, and is missing: leave such rows out, or allow skip_bad=")
+            raise ValueError(f"'{self.name}' names a class, and is missing{_REMEDY}")
         if unknown := [text for text in texts if text not in self.classes]:
             raise ValueError(f"'{unknown[0]}' in '{self.name}' is none of its classes: {', '.join(self.classes)}")
         return np.array([self.classes[text] for text in texts], dtype=np.int64)
@@ -213,7 +245,9 @@ def _numbers(values: Any, dtype: np.dtype[Any]) -> Array:
         return np.array(["" if text is None else text for text in values.to_pylist()] or [""], dtype=str)[: len(values)]
     if pa.types.is_decimal(values.type):
         # By way of text: Arrow's cast to float64 multiplies by a power of ten, which rounds twice.
-        values = values.cast(pa.string()).cast(pa.float64())
+        different, values = pc.unique(values), values.cast(pa.string()).cast(pa.float64())
+        if len(pc.unique(different.cast(pa.string()).cast(pa.float64()))) < len(different):
+            raise ValueError(f"different decimals of the type {different.type} are the same number of float64")
     if dtype.kind in "mM":
         if pa.types.is_time(values.type):
             numbers = values.cast(pa.int32()) if pa.types.is_time32(values.type) else values
@@ -361,19 +395,24 @@ def empty_table(schema: Any) -> Any:
     return flattened(pa.table(columns, schema=schema))
 
 
-def facts_of(values: Any, texts: bool) -> ColumnFacts:
+def facts_of(
+    values: Any, texts: bool, as_text: bool = False, counted: bool = False, missing: Iterable[str] = MISSING
+) -> ColumnFacts:
     """The facts of a part of a column.
 
     Args:
         values: A chunked Arrow array, flattened.
         texts: Whether its different texts are needed.
+        as_text: Whether its values become texts.
+        counted: Whether it is needed how many texts are numbers.
+        missing: Texts that are no values, for that.
     """
     pa, pc = _arrow()
 
     kind, nulls = values.type, values.null_count > 0
-    if _is_text(kind):
-        found = frozenset(text for text in pc.unique(values).to_pylist() if text) if texts else None
-        return ColumnFacts(nulls, texts=found)
+    if _is_text(kind) or as_text:
+        found = frozenset(text for text in pc.unique(_as_text(values)).to_pylist() if text) if texts else None
+        return ColumnFacts(nulls, texts=found, cells=count_cells(values, missing) if counted and not as_text else None)
     if holds_bytes(kind):
         return ColumnFacts(nulls, first=next((v for v in values[:64].to_pylist() if v is not None), None))
     shortest: list[int] = []
@@ -386,11 +425,40 @@ def facts_of(values: Any, texts: bool) -> ColumnFacts:
         values = pc.list_flatten(values)
     if shortest and not pa.types.is_null(values.type):
         nulls = values.null_count > 0 or (pa.types.is_fixed_size_list(whole.type) and whole.null_count > 0)
-    return ColumnFacts(nulls, tuple(shortest), tuple(longest))
+    low, high = bounds_of(values)
+    return ColumnFacts(nulls, tuple(shortest), tuple(longest), low=low, high=high)
+
+
+def bounds_of(values: Any) -> tuple[int | None, int | None]:
+    """The least and the largest value of a column of integers; None for other columns, and without values."""
+    pa, pc = _arrow()
+
+    if not pa.types.is_integer(values.type):
+        return None, None
+    found = pc.min_max(values)
+    return found["min"].as_py(), found["max"].as_py()
+
+
+def _as_text(values: Any) -> Any:
+    """A column of any plain type as one of text."""
+    pa, _ = _arrow()
+
+    if _is_text(values.type):
+        return values
+    try:
+        return values.cast(pa.large_string())
+    except pa.ArrowException as error:
+        raise DataError(f"a column of the type {values.type} cannot be text: {str(error).splitlines()[0]}") from error
 
 
 def column_of(
-    name: str, kind: Any, facts: ColumnFacts, length: int | None, is_class: bool, classes: Sequence[str] | None
+    name: str,
+    kind: Any,
+    facts: ColumnFacts,
+    length: int | None,
+    is_class: bool,
+    classes: Sequence[str] | None,
+    as_text: bool = False,
 ) -> Column:
     """How a column becomes a field.
 
@@ -399,15 +467,18 @@ def column_of(
         kind: Its Arrow type.
         facts: Of all its values.
         length: To which lists of different lengths are padded or cut; None: of the longest.
-        is_class: Whether text in it names classes.
+        is_class: Whether it is a target, so that text in it names classes.
         classes: The classes in the order of their numbers; None: in the order of the alphabet.
+        as_text: Whether its values become texts.
 
     Raises:
         DataError: it cannot become a field; the message says why.
     """
     pa, _ = _arrow()
 
-    if _is_text(kind):
+    if as_text and (pa.types.is_nested(kind) or holds_bytes(kind)):
+        raise DataError(f"'{name}' is of the type {kind}, which cannot be read as text: leave it out of text=")
+    if _is_text(kind) or as_text:
         if not is_class:
             return Column(name, "text", np.dtype(str))
         ordered = sorted(facts.texts or ()) if classes is None else classes
@@ -419,11 +490,12 @@ def column_of(
         unit = "D" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else kind.unit
         return Column(name, "time", np.dtype(f"timedelta64[{unit}]" if spans else f"datetime64[{unit}]"))
     if not _is_list(kind):
-        return Column(name, "number", _dtype(name, kind, facts.nulls))
+        dtype = _dtype(name, kind, facts, is_class)
+        return Column(name, "number", dtype, complete=is_class and facts.nulls and dtype.kind != "f")
     inner = kind
     while _is_list(inner):
         inner = inner.value_type
-    dtype = np.dtype(str) if _is_text(inner) else _dtype(name, inner, facts.nulls)
+    dtype = np.dtype(str) if _is_text(inner) else _dtype(name, inner, facts)
     column = Column(name, "list", dtype, facts.longest)
     if facts.shortest[1:] != facts.longest[1:] and any(a >= 0 and a != b for a, b in _inner(facts)):
         raise DataError(f"lists within the lists of '{name}' have different lengths, and only the outer ones may")
@@ -436,14 +508,22 @@ def _inner(facts: ColumnFacts) -> list[tuple[int, int]]:
     return list(zip(facts.shortest[1:], facts.longest[1:], strict=True))
 
 
-def _dtype(name: str, kind: Any, nulls: bool) -> np.dtype[Any]:
+def _dtype(name: str, kind: Any, facts: ColumnFacts, is_target: bool = False) -> np.dtype[Any]:
     pa, _ = _arrow()
 
     if pa.types.is_null(kind) or pa.types.is_decimal(kind):
         return np.dtype(np.float64)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise DataError(f"'{name}' is of the type {kind}, which has no array of numbers")
-    return np.dtype(np.float64) if nulls and not pa.types.is_floating(kind) else np.dtype(kind.to_pandas_dtype())
+    if pa.types.is_floating(kind) or not facts.nulls or is_target:
+        return np.dtype(kind.to_pandas_dtype())
+    if facts.largest > EXACT:
+        raise InexactError(
+            f"'{name}' has missing values, for which float64 is needed, and integers up to {facts.largest:,}, of which "
+            f"float64 makes different ones equal above 2**53: text=['{name}'] keeps them as they are written, "
+            "columns=[...] reads others"
+        )
+    return np.dtype(np.float64)
 
 
 def _is_text(kind: Any) -> bool:

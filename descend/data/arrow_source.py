@@ -11,18 +11,27 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from descend.data.arrow_columns import LENGTH, Column, ColumnFacts, column_of, facts_of, holds_bytes
+from descend.data.arrow_columns import (
+    LENGTH,
+    Column,
+    ColumnFacts,
+    InexactError,
+    column_of,
+    facts_of,
+    holds_bytes,
+)
 from descend.data.concatenated import Pieces
 from descend.data.file_format import library
 from descend.data.pictures import ImageForm, form_of_image, is_image
 from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
 from descend.data.spilled_columns import SpilledColumns
+from descend.data.table_cells import MISSING
 from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:
@@ -69,7 +78,9 @@ class TableFiles(Protocol):
     by the number of the row. One whose chunks are decoded has `decodes = True` and a method `scan(chunk, rows,
     columns)`, a table of these rows of a chunk, in their order, which costs less than to load and keep it. One that
     knows what the integers of a column mean has `class_names`, and one that left out columns of the files `left_out`,
-    the reason for each.
+    the reason for each. `notes` are sentences about the files for the begin of a run. One whose columns have no types
+    but what their values look like has `untyped = True`, and `line_of(path, row)`, the line of a row or None. One that
+    knows the least and the largest integer of a column without reading it has `bounds(column)`.
     """
 
     @property
@@ -96,10 +107,15 @@ class ArrowSource:
 
     Args:
         files: The tables.
-        options: Those of the caller; `columns`, `length`, `image_size` and classes are used.
+        options: Those of the caller; `columns`, `length`, `image_size`, `text`, `missing` and classes are used.
+
+    Attributes:
+        notes: What is suspicious in the tables, in sentences.
+        largest: The magnitude of the integer that is farthest from 0, of fields of integers for which it is known.
 
     Raises:
-        DataError: there are too many columns, or a column that was asked for cannot become a field.
+        DataError: there are too many columns, or a column that was asked for cannot become a field; most cells of a
+            column of text are numbers; different integers would become equal.
         ConfigurationError: a column does not exist.
     """
 
@@ -109,7 +125,9 @@ class ArrowSource:
             raise DataError(f"{_first(files)} has {len(names):,} columns; at most {MAX_COLUMNS:,} are read")
         self._files = files
         self._chunks = Pieces(files.chunks, [chunk.rows for chunk in files.chunks])
-        self.left_out: dict[str, str] = dict(getattr(files, "left_out", {}))
+        self.left_out: dict[str, str] = dict(getattr(files, "left_out", {})) if options.columns is None else {}
+        self.notes = tuple(getattr(files, "notes", ()))
+        _check_texts(options.text, names)
         if options.columns is None:
             numbers = [one for one in names if ROW_NUMBERS.fullmatch(one) and one not in options.target]
             self.left_out |= dict.fromkeys(numbers, "it has the row numbers that pandas keeps beside a frame")
@@ -117,9 +135,10 @@ class ArrowSource:
         groups = _groups(options.columns, names)
         wanted = list(dict.fromkeys(name for of in groups.values() for name in ([of] if isinstance(of, str) else of)))
         self._images: dict[str, ImageForm] = {}
+        self.largest: Mapping[str, int] = {}
         self._columns = self._settle(wanted, options, explicit=options.columns is not None)
         self._groups = {name: of for name, of in groups.items() if not isinstance(of, str) or of in self._columns}
-        self.fields: Mapping[str, Field] = self._fields()
+        self.fields: Mapping[str, Field] = _fields_of(self._columns, self._images, self._groups)
         alone = {name: of for name, of in self._groups.items() if isinstance(of, str)}
         self.classes = {
             name: list(self._columns[of].classes) for name, of in alone.items() if self._columns[of].classes
@@ -130,6 +149,7 @@ class ArrowSource:
             for name, of in alone.items()
             if of in named and self._columns[of].dtype.kind in "iu" and name not in self.classes
         }
+        self.largest = {name: self.largest[of] for name, of in alone.items() if of in self.largest}
         self.pixels = frozenset(name for name, of in alone.items() if of in self._images)
         self._kept: OrderedDict[tuple[Chunk, str], Any] = OrderedDict()
         self._damaged: dict[Chunk, str] = {}  # those that could not be decoded, and why
@@ -143,17 +163,19 @@ class ArrowSource:
         """How each column becomes a field; those that cannot are left out, or refused if they were asked for."""
         types = {name: self._files.schema.field(name).type for name in wanted}
         facts = _facts(self._files, types, options)
+        self.notes += _judged(self._files, facts, options)
+        self.largest = {name: one.largest for name, one in facts.items() if one.largest}
+        texts = frozenset(options.text or ())
         found: dict[str, Column] = {}
         for name, kind in types.items():
+            is_class, classes = options.is_class(name), options.classes_of(name)
             try:
-                one = column_of(
-                    name, kind, facts[name], options.length, options.is_class(name), options.classes_of(name)
-                )
+                one = column_of(name, kind, facts[name], options.length, is_class, classes, name in texts)
                 if one.kind == "bytes":
                     self._images[name] = self._image(name, facts[name].first, options)
                 found[name] = one
             except DataError as error:
-                if explicit or name in options.target:
+                if explicit or name in options.target or name in texts or isinstance(error, InexactError):
                     raise DataError(f"{_first(self._files)}: {error}") from error
                 self.left_out[name] = str(error)
         if not found:
@@ -165,20 +187,6 @@ class ArrowSource:
         if first is None or not is_image(first):
             raise DataError(f"'{name}' holds {getattr(self._files, 'bytes_are', 'bytes that are no images')}")
         return form_of_image(first, options.height_and_width, f"the first value of '{name}'")
-
-    def _fields(self) -> dict[str, Field]:
-        own: dict[str, Field] = {}
-        for name, column in self._columns.items():
-            own.update({name: self._images[name].field} if name in self._images else column.fields)
-        found: dict[str, Field] = {}
-        for group, of in self._groups.items():
-            if not isinstance(of, str):
-                found[group] = _joined_field(group, [own[name] for name in of])
-                continue
-            found[group] = own[of]
-            if self._columns[of].ragged:
-                found[group + LENGTH] = own[of + LENGTH]
-        return found
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -197,7 +205,7 @@ class ArrowSource:
                 for found in of_columns
                 for name, values in found.items()
             }
-            return self._grouped(taken)
+            return _grouped(taken, self._groups, self.fields)
         parts: dict[str, list[Array]] = {}
         places: list[NDArray[np.int64]] = []
         pieces = list(self._chunks.split(samples))
@@ -208,22 +216,8 @@ class ArrowSource:
             for field, values in (self._scan if scanned else self._kept_rows)(chunk, rows).items():
                 parts.setdefault(field, []).append(values)
         back = np.argsort(np.concatenate(places), kind="stable")
-        return self._grouped(
-            {name: (np.concatenate(some) if len(some) > 1 else some[0])[back] for name, some in parts.items()}
-        )
-
-    def _grouped(self, found: Mapping[str, Array]) -> dict[str, Array]:
-        """The fields, from those of the columns."""
-        fields: dict[str, Array] = {}
-        for group, of in self._groups.items():
-            if not isinstance(of, str):
-                dtype = self.fields[group].dtype
-                fields[group] = np.stack([found[name].astype(dtype, copy=False) for name in of], axis=1)
-                continue
-            fields[group] = found[of]
-            if self._columns[of].ragged:
-                fields[group + LENGTH] = found[of + LENGTH]
-        return fields
+        whole = {name: (np.concatenate(some) if len(some) > 1 else some[0])[back] for name, some in parts.items()}
+        return _grouped(whole, self._groups, self.fields)
 
     def _missing(self, chunk: Chunk) -> list[str]:
         """The columns of a chunk that are not kept."""
@@ -310,25 +304,126 @@ class ArrowSource:
         return f"{chunk.path}, row {chunk.first + row}"
 
 
+def _fields_of(
+    columns: Mapping[str, Column], images: Mapping[str, ImageForm], groups: Mapping[str, str | tuple[str, ...]]
+) -> dict[str, Field]:
+    """The fields of columns, joined where they are."""
+    own: dict[str, Field] = {}
+    for name, column in columns.items():
+        own.update({name: images[name].field} if name in images else column.fields)
+    found: dict[str, Field] = {}
+    for group, of in groups.items():
+        if not isinstance(of, str):
+            found[group] = _joined_field(group, [own[name] for name in of])
+            continue
+        found[group] = own[of]
+        if columns[of].ragged:
+            found[group + LENGTH] = own[of + LENGTH]
+    return found
+
+
+def _grouped(
+    found: Mapping[str, Array], groups: Mapping[str, str | tuple[str, ...]], fields: Mapping[str, Field]
+) -> dict[str, Array]:
+    """The fields, from those of the columns."""
+    made: dict[str, Array] = {}
+    for group, of in groups.items():
+        if not isinstance(of, str):
+            made[group] = np.stack([_joined(name, found[name], fields[group].dtype) for name in of], axis=1)
+            continue
+        made[group] = found[of]
+        if of + LENGTH in found and group + LENGTH in fields:
+            made[group + LENGTH] = found[of + LENGTH]
+    return made
+
+
+def _judged(files: TableFiles, facts: Mapping[str, ColumnFacts], options: ReadOptions) -> tuple[str, ...]:
+    """Refuse columns of text that were meant as numbers, and note those that may be.
+
+    Raises:
+        DataError: most cells of columns of text are numbers.
+    """
+    problems: list[str] = []
+    notes: list[str] = []
+    missing = ", missing=[...] says which cells are missing values" if getattr(files, "untyped", False) else ""
+    for name, one in facts.items():
+        if (cells := one.cells) is None:
+            continue
+        is_class = options.is_class(name)
+        if (found := cells.of_target() if is_class else cells.of_feature()) is not None:
+            meaning = "they are texts, each of them a class" if is_class else "they are texts"
+            problems.append(
+                f"{_cell(files, found[0], name)}{found[1]}: write numbers there{missing}; text=['{name}'] says that "
+                f"{meaning}"
+            )
+        elif not is_class and (found := cells.of_text()) is not None:
+            notes.append(
+                f"{_cell(files, found[0], name)}{found[1]}: the column is read as text; text=['{name}'] says so"
+            )
+    if problems:
+        raise DataError(problems)
+    return tuple(notes)
+
+
+def _cell(files: TableFiles, place: Any, column: str) -> str:
+    """The begin of a sentence about a cell, or about a column where no cell is meant."""
+    if place is None:
+        return f"{_first(files)}, column '{column}': "
+    path, row = place
+    line = getattr(files, "line_of", lambda path, row: None)(path, row)
+    return f"{path}, row {row:,}{'' if line is None else f' (line {line:,})'}, column '{column}': "
+
+
 def _facts(files: TableFiles, types: Mapping[str, Any], options: ReadOptions) -> dict[str, ColumnFacts]:
     """What must be known of the values before the fields are: one pass over the columns where something must be."""
     pa = library("pyarrow", "a table")
 
+    as_text, untyped = frozenset(options.text or ()), getattr(files, "untyped", False)
     texts = {name: options.is_class(name) and options.classes_of(name) is None for name in types}
+    counted = {
+        name: _is_text(kind) and name not in as_text and (texts[name] or (untyped and not options.is_class(name)))
+        for name, kind in types.items()
+    }
+    missing = MISSING.union(options.missing or ())
     unknown = [
         name
         for name, kind in types.items()
-        if texts[name] or pa.types.is_nested(kind) or not (_plain(kind) or files.without_nulls(name))
+        if texts[name]
+        or counted[name]
+        or pa.types.is_nested(kind)
+        or not (_plain(kind) or name in as_text or files.without_nulls(name))
         if not holds_bytes(kind)
     ]
-    found = dict.fromkeys(types, ColumnFacts())
+    found = {name: _bounded(files, name, kind) for name, kind in types.items()}
     seen: dict[str, ColumnFacts] = {}
     for chunk in files.chunks if unknown else ():
         table = _load(files, chunk, unknown)
         for name in unknown:
-            part = facts_of(table.column(name), texts[name])
+            values = table.column(name)
+            part = facts_of(values, texts[name], name in as_text, counted[name], missing)
+            if part.cells is not None:
+                part = replace(part, cells=part.cells.moved(lambda row, of=chunk: (of.path, of.first + row)))
             seen[name] = seen[name].joined(part) if name in seen else part
-    return {**found, **seen, **{name: _first_bytes(files, name) for name, kind in types.items() if holds_bytes(kind)}}
+    bytes_of = {name: _first_bytes(files, name) for name, kind in types.items() if holds_bytes(kind)}
+    return {**found, **seen, **bytes_of}
+
+
+def _bounded(files: TableFiles, name: str, kind: Any) -> ColumnFacts:
+    """What is known of a column without reading it."""
+    bounds = getattr(files, "bounds", None)
+    if bounds is None or not library("pyarrow", "a table").types.is_integer(kind):
+        return ColumnFacts()
+    low, high = bounds(name)
+    return ColumnFacts(low=low, high=high)
+
+
+def _check_texts(texts: Sequence[str] | None, names: Sequence[str]) -> None:
+    for name in texts or ():
+        if name not in names:
+            raise ConfigurationError(
+                f"read: text names '{name}', and there is no such column{nearest(name, names)}; the columns are "
+                f"{', '.join(names[:50])}"
+            )
 
 
 def _first_bytes(files: TableFiles, name: str) -> ColumnFacts:
@@ -391,6 +486,18 @@ def _groups(columns: Any, names: Sequence[str]) -> dict[str, str | tuple[str, ..
                     f"{', '.join(names[:50])}"
                 )
     return groups
+
+
+def _joined(name: str, values: Array, dtype: np.dtype[Any]) -> Array:
+    """A column in the type that it has with others; no integer is changed by that."""
+    if dtype.kind == "f" and values.dtype.kind in "iu" and values.dtype.itemsize >= dtype.itemsize:
+        exact = 2 ** (np.finfo(dtype).nmant + 1)
+        if len(values) and max(abs(int(values.min())), abs(int(values.max()))) > exact:
+            raise ValueError(
+                f"'{name}' has integers beyond {exact:,}, which {dtype} changes, as the columns that are joined need: "
+                "leave it out of them"
+            )
+    return values.astype(dtype, copy=False)
 
 
 def _joined_field(group: str, members: Sequence[Field]) -> Field:

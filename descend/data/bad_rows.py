@@ -26,18 +26,16 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from descend.arguments import shown
 from descend.data.expansion import opened, plain_name
+from descend.data.table_cells import MISSING, csv_rows, is_number
 from descend.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-__all__ = ["MISSING", "Repaired", "is_number", "looks_numeric", "repaired_csv", "repaired_jsonl"]
+__all__ = ["Repaired", "looks_numeric", "repaired_csv", "repaired_jsonl"]
 
 MAX_ROW_CHARACTERS = 2**24
 _LISTED = 5
-_NULLS = "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|N/A|NA|NULL|NaN|n/a|nan|null"  # of pyarrow.csv
-_MARKS = "?|-|--|.|None|<NA>|*"  # of other programs and of collections
-MISSING = frozenset(["", *_NULLS.split("|"), *_MARKS.split("|")])
 _KINDS = {int: "number", float: "number", str: "text", bool: "boolean", list: "list", dict: "object"}
 
 
@@ -117,7 +115,7 @@ def _check_allowed(bad: Mapping[int, str], allowed: int, path: Path) -> None:
 # ---- CSV
 
 
-def _csv_rows(path: Path, separator: str, quote: str) -> Iterator[tuple[str, list[str]]]:
+def _csv_rows(path: Path, separator: str, quote: str, escape: str | None) -> Iterator[tuple[str, list[str]]]:
     """The text of each row, and its cells."""
     held: list[str] = []
     with _opened(path) as file:
@@ -127,7 +125,7 @@ def _csv_rows(path: Path, separator: str, quote: str) -> Iterator[tuple[str, lis
                 held.append(line)
                 yield line
 
-        rows = csv.reader(lines(), delimiter=separator, quotechar=quote)
+        rows = csv_rows(lines(), separator, quote, escape)
         while True:
             try:
                 cells = next(rows)
@@ -141,15 +139,6 @@ def _csv_rows(path: Path, separator: str, quote: str) -> Iterator[tuple[str, lis
                 yield text, cells
 
 
-def is_number(cell: str) -> bool:
-    """Whether a cell of a table is a number."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
 def looks_numeric(texts: Sequence[str | None], allowed: int) -> bool:
     """Whether a column of text would be one of numbers without a few of its cells."""
     there = [text for text in texts if text is not None and text not in MISSING]
@@ -157,8 +146,27 @@ def looks_numeric(texts: Sequence[str | None], allowed: int) -> bool:
     return 0 < odd <= allowed and len(there) > 2 * odd
 
 
-def repaired_csv(path: Path, separator: str, header: bool, allowed: int, quote: str = '"') -> Repaired:
+def repaired_csv(
+    path: Path,
+    separator: str,
+    header: bool,
+    allowed: int,
+    quote: str = '"',
+    escape: str | None = None,
+    missing: frozenset[str] = MISSING,
+    texts: Collection[str] = (),
+) -> Repaired:
     """A copy of a CSV file without its bad rows.
+
+    Args:
+        path: Of the file, in UTF-8.
+        separator: Between cells.
+        header: Whether the first row has names.
+        allowed: How many rows may be bad.
+        quote: Around cells; "" is none.
+        escape: The character before a quote that is text.
+        missing: Cells that are no values.
+        texts: Names of columns in which any cell is good.
 
     Raises:
         DataError: more rows are bad than are allowed, or all are.
@@ -166,29 +174,29 @@ def repaired_csv(path: Path, separator: str, header: bool, allowed: int, quote: 
     odd: Counter[int] = Counter()
     numbers: Counter[int] = Counter()
     bad: dict[int, str] = {}
-    rows = _csv_rows(path, separator, quote)
-    head, columns = "", 0
+    rows = _csv_rows(path, separator, quote, escape)
+    head, columns, free = "", 0, frozenset[int]()
     for number, (text, cells) in enumerate(rows, start=-1 if header else 0):
         columns = columns or len(cells)
         if number < 0:
-            head = text
+            head, free = text, frozenset(i for i, name in enumerate(cells) if name in texts)
             continue
         if (reason := _csv_reason(text, cells, columns)) is not None:
             bad[number] = reason
             _check_allowed(bad, allowed, path)
             continue
         for column, cell in enumerate(cells):
-            if cell not in MISSING:
+            if cell not in missing and column not in free:
                 (numbers if is_number(cell) else odd)[column] += 1
     numeric = {column for column, count in odd.items() if count <= allowed and numbers[column] > count}
 
     def judged() -> Iterator[_Row]:
-        for number, (text, cells) in enumerate(_csv_rows(path, separator, quote), start=-1 if header else 0):
+        for number, (text, cells) in enumerate(_csv_rows(path, separator, quote, escape), start=-1 if header else 0):
             if number < 0:
                 continue
             reason = bad.get(number)
             for column in numeric if reason is None else ():
-                if cells[column] not in MISSING and not is_number(cells[column]):
+                if cells[column] not in missing and not is_number(cells[column]):
                     reason = f"{shown(cells[column])} in column {column + 1} is not a number, as in other rows"
             yield _Row(text, reason)
 

@@ -59,7 +59,12 @@ class ReadOptions:
         header: Whether the first row has the names of the columns.
         encoding: Of a table of text, as Python calls it: "latin-1", "utf-16"; None for UTF-8.
         comment: What lines of a table of text begin with that are no rows, such as "#".
-        quote: The character around cells of a table of text that have separators in them; None for ".
+        quote: The character around cells of a table of text that have separators in them; None for ", "" for none.
+        escape: The character before a quote, a separator or a newline that is text, in a table of text: "\\" where
+            Spark or MySQL has written it.
+        missing: Cells of a table of text that stand for missing values, besides the usual ones.
+        text: Columns of a table that are text, whatever is in them: 00123 stays 00123, and targets among them are
+            classes.
         columns: Columns to read; a mapping joins several columns of numbers into a field: {"x": ["a", "b"]}.
         key: Name of an array, or of a group of arrays, within a file; or several names.
         length: Entries to which ragged fields are padded or cut.
@@ -84,6 +89,9 @@ class ReadOptions:
     encoding: str | None = None
     comment: str | None = None
     quote: str | None = None
+    escape: str | None = None
+    missing: Sequence[str] | None = None
+    text: Sequence[str] | None = None
     columns: Sequence[str] | Mapping[str, Sequence[str]] | None = None
     key: str | Sequence[str] | None = None
     length: int | None = None
@@ -265,6 +273,10 @@ def options_of(role: str, target: Any, given: Mapping[str, Any]) -> ReadOptions:
     return options
 
 
+def _are_texts(some: Any) -> bool:
+    return isinstance(some, Iterable) and all(isinstance(one, str) for one in cast("Iterable[Any]", some))
+
+
 def _wrong_values(options: ReadOptions) -> list[str]:
     value: Mapping[str, Any] = {field.name: getattr(options, field.name) for field in fields(options)}
     found = collect(
@@ -289,8 +301,15 @@ def _wrong_values(options: ReadOptions) -> list[str]:
     if value["comment"] is not None and (not isinstance(value["comment"], str) or not value["comment"]):
         found.append(f"comment must be what lines begin with, such as '#', got {shown(value['comment'])}")
     quote = value["quote"]
-    if quote is not None and (not isinstance(quote, str) or len(quote) != 1 or not quote.isascii()):
-        found.append(f"quote must be one character of ASCII, got {shown(quote)}")
+    if quote is not None and (not isinstance(quote, str) or len(quote) > 1 or not quote.isascii()):
+        found.append(f"quote must be one character of ASCII, or '' for none, got {shown(quote)}")
+    escape = value["escape"]
+    if escape is not None and (not isinstance(escape, str) or len(escape) != 1 or not escape.isascii()):
+        found.append(f"escape must be one character of ASCII, such as '\\\\', got {shown(escape)}")
+    for name in ("missing", "text"):
+        some = value[name]
+        if some is not None and (isinstance(some, str) or not _are_texts(some)):
+            found.append(f"{name} must be a list of texts, got {shown(some)}")
     pair = list(cast("Sequence[Any]", size)) if isinstance(size, (tuple, list)) else [size, size]
     if size is not None and (len(pair) != 2 or any(check_integer("", n, 1, _LONGEST_SIDE) for n in pair)):
         found.append(

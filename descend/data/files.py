@@ -132,7 +132,8 @@ def read(
     own: tuple[str, ...] = getattr(source, "target", ())
     kept = given.target or tuple(one for one in (*own, *getattr(opened, "target", ())) if one in names)
     optional: frozenset[str] = getattr(opened, "optional", frozenset()) if fields is None else frozenset()
-    return FileReader(role, opened, name, names, kept, optional=optional)
+    notes: tuple[str, ...] = getattr(opened, "notes", ())
+    return FileReader(role, opened, name, names, kept, optional=optional, notes=notes)
 
 
 def _open(source: Any, options: ReadOptions) -> tuple[str, FileSource]:
@@ -296,6 +297,7 @@ class FileReader:
         target: Names of the fields that a model predicts.
         shuffle: Whether each epoch has an order of its own; None: in the role "train".
         optional: Fields that `fit` leaves out where the module does not take them by name.
+        notes: What is suspicious in the files, in a line each that a run begins with.
     """
 
     role: str
@@ -305,6 +307,7 @@ class FileReader:
     target: tuple[str, ...] = ()
     shuffle: bool = True
     optional: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shuffle", self.shuffle and self.role == "train")
@@ -324,6 +327,12 @@ class FileReader:
     def left_out(self) -> Mapping[str, str]:
         """Fields that the files have and the reader has not, with the reason."""
         return getattr(self.source, "left_out", {})
+
+    @property
+    def largest(self) -> Mapping[str, int]:
+        """The magnitude of the integer that is farthest from 0, of fields of integers for which it is known."""
+        of_source: Mapping[str, int] = getattr(self.source, "largest", {})
+        return {name: of_source[old] for name, old in self.names.items() if old in of_source}
 
     @property
     def pixels(self) -> frozenset[str]:
@@ -445,6 +454,8 @@ class ZippedSources:
         }
         self.classes = self._of_parts("classes")
         self.left_out = self._of_parts("left_out")
+        self.largest = self._of_parts("largest")
+        self.notes = tuple(dict.fromkeys(note for part in parts.values() for note in getattr(part, "notes", ())))
         self.pixels = frozenset(
             self._named(name, one) for name, part in parts.items() for one in getattr(part, "pixels", ())
         )

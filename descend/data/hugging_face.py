@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["hugging_face_source", "is_hugging_face", "split_of_role"]
 
-_USES = frozenset({"columns", "length", "image_size"})
+_USES = frozenset({"columns", "length", "image_size", "text"})
 _ROWS_AT_ONCE = 4096
 
 
@@ -95,6 +95,7 @@ class _Rows:
         from descend.data.file_format import library
 
         pa = library("pyarrow", "a data set of Hugging Face")
+        table.validate(full=True)  # its cache may be damaged, and Arrow's functions trust offsets
         for number, column in enumerate(table.schema):
             values = table.column(number)
             if isinstance(column.type, pa.BaseExtensionType):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from descend.data.plain_arrays import NUMBER_CLASSES, plain_tensor, widened
+from descend.data.plain_arrays import plain_tensor, text_hint, widened
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -139,8 +139,9 @@ def samples_as_batches(data: Any) -> str | None:
         for place, part in enumerate(cast("tuple[Any, ...]", data)):
             if hasattr(type(part), "to_numpy"):
                 return f"part {place} is a {type(part).__name__}: pass part.to_numpy(), float columns as float32"
-            if isinstance(part, list) and isinstance(leaf := _first_leaf(cast("Any", part)), (str, bool, int, float)):
-                text = NUMBER_CLASSES if isinstance(leaf, str) else "pass torch.tensor(part)"
+            if isinstance(part, list) and isinstance(_first_leaf(cast("Any", part)), (str, bool, int, float)):
+                texts = any(isinstance(one, str) for one in cast("list[Any]", part))
+                text = text_hint(cast("list[Any]", part)) if texts else "pass torch.tensor(part)"
                 return f"part {place} is a list of Python values: {text}"
     if isinstance(data, list) and data:
         leaves = fields_of(cast("Any", data[0]))

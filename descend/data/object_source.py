@@ -208,6 +208,7 @@ class ReaderSource:
         self.fields: Mapping[str, Field] = fields
         self.classes: Mapping[str, Any] = getattr(reader, "classes", {})
         self.left_out: Mapping[str, str] = getattr(reader, "left_out", {})
+        self.notes: tuple[str, ...] = getattr(reader, "notes", ())
         self.pixels: frozenset[str] = getattr(reader, "pixels", frozenset())
 
     def __len__(self) -> int:

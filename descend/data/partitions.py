@@ -44,6 +44,8 @@ class PartitionedFiles:
         self.decodes = getattr(files, "decodes", False)
         self.class_names: Mapping[str, Sequence[str]] = getattr(files, "class_names", {})
         self.left_out: Mapping[str, str] = getattr(files, "left_out", {})
+        self.notes: Sequence[str] = getattr(files, "notes", ())
+        self.untyped: bool = getattr(files, "untyped", False)
         self.bad: Mapping[int, str] = getattr(files, "bad", {})
         self.bytes_are: str = getattr(files, "bytes_are", "bytes that are no images")
         own = files.schema
@@ -77,6 +79,16 @@ class PartitionedFiles:
                 value = arrow.scalar(self._values[chunk.path][name], self.schema.field(name).type)
                 found[name] = arrow.chunked_array([arrow.repeat(value, rows)])
         return arrow.table({name: found[name] for name in columns})
+
+    def line_of(self, path: Path, row: int) -> int | None:
+        """The line of a row, where the files know it."""
+        own = getattr(self._files, "line_of", None)
+        return None if own is None else own(path, row)
+
+    def bounds(self, column: str) -> tuple[int | None, int | None]:
+        """The least and the largest integer of a column, where that is known without reading it."""
+        own = getattr(self._files, "bounds", None)
+        return (None, None) if own is None or column in self._names else own(column)
 
     def without_nulls(self, column: str) -> bool:
         """Whether no value of a column is missing, as far as that is known without reading it."""

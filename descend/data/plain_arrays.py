@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from descend.data.table_cells import count_texts
 from descend.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from torch import Tensor
 
@@ -33,6 +34,7 @@ __all__ = [
     "plain_convert",
     "plain_sample",
     "plain_tensor",
+    "text_hint",
     "unmasked",
     "widened",
 ]
@@ -70,7 +72,7 @@ def plain_array(name: str, array: Array) -> Array:
     """
     kind = array.dtype
     if kind.kind not in _PLAIN:
-        remedy = _REMEDIES.get(kind.kind)
+        remedy = _remedy(array)
         raise DataError(
             f"field '{name}' is an array of {kind}, which torch has no type for{f': {remedy}' if remedy else ''}"
         )
@@ -82,6 +84,22 @@ def plain_array(name: str, array: Array) -> Array:
     if not array.flags.c_contiguous and any(stride < 0 or stride % array.itemsize for stride in array.strides):
         array = np.ascontiguousarray(array)
     return array
+
+
+def _remedy(array: Array) -> str | None:
+    """What to do with an array of a type that torch lacks."""
+    entries: list[Any] = array.reshape(-1).tolist() if array.dtype.kind in "USTO" else []
+    if array.dtype.kind != "O" or any(isinstance(entry, (str, bytes)) for entry in entries):
+        return text_hint(entries) if entries else _REMEDIES.get(array.dtype.kind)
+    return _REMEDIES["O"]
+
+
+def text_hint(texts: Sequence[Any]) -> str:
+    """What to do with texts in place of numbers: classes have numbers, and among numbers the others are mistakes."""
+    if (problem := count_texts(texts).of_target()) is None:
+        return NUMBER_CLASSES
+    place, reason = problem
+    return f"{'' if place is None else f'entry {place:,}: '}{reason}; pass numbers, and NaN where one is missing"
 
 
 def unmasked(name: str, array: Array) -> Array:

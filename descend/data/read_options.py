@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["parsed_options"]
 
-_LISTS = ("fields", "columns", "classes", "key", "target")
-_TEXTS = ("separator", "tokenizer", "label", "format", "role")
+_LISTS = ("fields", "columns", "classes", "key", "target", "missing", "text")
+_TEXTS = ("separator", "tokenizer", "label", "format", "role", "quote", "escape", "comment", "encoding")
 _ESCAPES = {"\\t": "\t", "\\n": "\n"}
 
 
@@ -30,7 +30,7 @@ def parsed_options(words: Iterable[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for word in words:
         name, equal, text = word.partition("=")
-        if not equal or not text:
+        if not equal or not (text or name == "quote"):
             raise ConfigurationError(f"an option of the data must be NAME=VALUE, got {shown(word)}")
         if name not in known:
             raise ConfigurationError(
@@ -48,6 +48,7 @@ def _value(name: str, text: str) -> Any:
             text = text.replace(written, meant)
         return text
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return text.split(",") if name in _LISTS else text
+    return [text] if name in ("missing", "text") and not isinstance(value, list) else value

@@ -212,6 +212,7 @@ class Survey:
         samples: The first samples, each a field by name.
         texts: The text of packed tokens in these, where the data are text.
         left_out: Fields that cannot be read, with the reason.
+        notes: What is suspicious in the files, in sentences.
         pixels: Fields that hold images.
         problems: What is probably wrong.
     """
@@ -225,6 +226,7 @@ class Survey:
     samples: list[dict[str, Array]]
     texts: list[str]
     left_out: Mapping[str, str]
+    notes: list[str]
     pixels: frozenset[str]
     problems: list[Problem]
 
@@ -293,6 +295,7 @@ def survey(
         [],
         [],
         first.left_out,
+        list(dict.fromkeys(note for reader in readers.values() for note in reader.notes)),
         first.pixels,
         [],
     )

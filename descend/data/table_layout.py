@@ -11,7 +11,7 @@ import csv
 import re
 from typing import TYPE_CHECKING
 
-from descend.data.bad_rows import MISSING, is_number
+from descend.data.table_cells import MISSING, csv_rows, is_any_number, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +22,6 @@ __all__ = [
     "SEPARATORS",
     "are_padded",
     "are_separated_by_blanks",
-    "is_any_number",
     "is_table",
     "lacks_a_name",
     "separator_by_commas",
@@ -37,17 +36,12 @@ _QUOTED = re.compile(r'(?:"[^"]*"[ \t]*)+')
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+(?:,\d+)?(?:[eE][+-]?\d+)?")
 
 
-def is_any_number(cell: str) -> bool:
-    """Whether a cell is a number with a point or a comma before its fraction."""
-    return is_number(cell) or _DECIMAL_COMMA.fullmatch(cell.strip()) is not None
-
-
 def split_by_blanks(line: str, quote: str = _QUOTE) -> list[str]:
     """The cells of a line that has runs of spaces and tabs between them."""
-    if quote not in line and line.isascii():
+    if (not quote or quote not in line) and line.isascii():
         return line.split()
     blank = line.replace("\t", " ").strip()
-    return next(csv.reader([blank], delimiter=" ", quotechar=quote, skipinitialspace=True), [])
+    return next(csv_rows([blank], BLANKS, quote, padded=True), [])
 
 
 def are_separated_by_blanks(lines: Sequence[str], quote: str = _QUOTE) -> bool:
@@ -101,7 +95,7 @@ def separator_by_commas(line: str) -> str | None:
 
 def are_padded(line: str, separator: str, quote: str = _QUOTE) -> bool:
     """Whether all cells of a line but the first begin with a space."""
-    cells = next(csv.reader([line], delimiter=separator, quotechar=quote), [])
+    cells = next(csv_rows([line], separator, quote), [])
     return separator != BLANKS and len(cells) > 1 and all(cell.startswith(" ") for cell in cells[1:])
 
 

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, TextIO
 
 from descend.data.expansion import opened, plain_name
 from descend.data.paths import head
+from descend.data.table_cells import csv_rows
 from descend.data.table_layout import BEFORE_NAMES, BLANKS, lacks_a_name, split_by_blanks
+from descend.data.table_quotes import QuoteCheck
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -42,18 +44,30 @@ class TableCopy:
         path: Of the file.
         encoding: Of the file.
         comment: What lines begin with that are left out; None keeps all.
-        quote: A line within a cell that is quoted by this is kept.
+        quote: A line within a cell that is quoted by this is kept; "" is no character.
+        escape: The character before a quote or a separator that is text. Cells of \\N alone, which are missing values,
+            get one more.
         between: What is between cells, with blanks around it that are left out: a separator, or `BLANKS` for runs of
             them, in whose place the copy has tabs. None copies lines as they are.
 
     Attributes:
-        path: Of the copy.
+        path: Of the copy, whose cells have quotes and no escapes where blanks were left out.
+        note: What is suspicious in its quotes; see `QuoteCheck`.
 
     Raises:
-        DataError: a row that has to be written again is too long.
+        DataError: a row that has to be written again is too long, or a quote is not closed.
     """
 
-    def __init__(self, path: Path, encoding: str, comment: str | None, quote: str, between: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        encoding: str,
+        comment: str | None,
+        quote: str,
+        escape: str | None = None,
+        between: str | None = None,
+        separator: str = ",",
+    ) -> None:
         handle, name = tempfile.mkstemp(prefix="descend-lines-", suffix=plain_name(path)[-20:])
         self.path = Path(name)
         weakref.finalize(self, self.path.unlink, missing_ok=True)
@@ -63,29 +77,44 @@ class TableCopy:
             io.TextIOWrapper(opened(path), encoding=name, errors=errors, newline="") as file,
             os.fdopen(handle, "w", encoding="utf-8", errors=errors, newline="") as copy,
         ):
-            lines = _kept(file, comment, quote, excel_separator(path) is not None)
+            check = QuoteCheck(path, quote, f"{separator} \t" if between else separator, escape)
+            lines = _kept(file, comment, check, excel_separator(path) is not None)
+            if escape is not None:
+                lines = _with_escaped_nulls(lines, separator + " \t" * (between is not None), escape)
             if between is None:
                 copy.writelines(lines)
             else:
                 separator = "\t" if between == BLANKS else between
-                written = csv.writer(copy, delimiter=separator, quotechar=quote, lineterminator="\n")
-                written.writerows(_cells(lines, between, quote, path))
+                written = csv.writer(copy, delimiter=separator, quotechar=quote or '"', lineterminator="\n")
+                written.writerows(_cells(lines, between, quote, escape, path))
+        check.finish()
+        self.note = check.note
 
 
-def _kept(file: TextIO, comment: str | None, quote: str, without_first: bool) -> Iterator[str]:
+def _kept(file: TextIO, comment: str | None, check: QuoteCheck, without_first: bool) -> Iterator[str]:
     """Lines, or parts of long ones, that are no comments."""
-    begins, inside, left_out = True, False, without_first
+    begins, left_out = True, without_first
     while part := file.readline(_AT_ONCE):
-        if begins and not inside and not left_out:
+        if begins and not check.is_open and not left_out:
             left_out = comment is not None and part.startswith(comment)
-        if not left_out:
+        if left_out:
+            check.pass_over(part.count("\n"))
+        else:
+            check.add(part.encode("utf-8", "surrogateescape"))
             yield part
-            inside ^= part.count(quote) % 2 == 1
         begins = part.endswith(("\n", "\r"))
         left_out = left_out and not begins
 
 
-def _cells(lines: Iterator[str], between: str, quote: str, path: Path) -> Iterator[list[str]]:
+def _with_escaped_nulls(lines: Iterator[str], separators: str, escape: str) -> Iterator[str]:
+    """Lines with one escape more before cells that are NULL in what MySQL writes, so that they stay what they are."""
+    around = re.escape(separators)
+    null = re.compile(rf"(?<![^{around}\r\n]){re.escape(escape)}N(?![^{around}\r\n])")
+    for line in lines:
+        yield null.sub(lambda found: escape + found[0], line)
+
+
+def _cells(lines: Iterator[str], between: str, quote: str, escape: str | None, path: Path) -> Iterator[list[str]]:
     """The cells of each row, without blanks around them."""
 
     def whole() -> Iterator[str]:
@@ -101,7 +130,7 @@ def _cells(lines: Iterator[str], between: str, quote: str, path: Path) -> Iterat
                 split_by_blanks(line if n else line.removeprefix(BEFORE_NAMES), quote) for n, line in enumerate(some)
             )
         else:
-            read = csv.reader(whole(), delimiter=between, quotechar=quote, skipinitialspace=True)
+            read = csv_rows(whole(), between, quote, escape, padded=True)
             rows = ([cell.strip() for cell in cells] for cells in read if cells)
         first, second = next(rows, None), next(rows, None)
         if first is not None:

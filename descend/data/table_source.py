@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.data.arrow_columns import flattened
+from descend.data.arrow_columns import bounds_of, flattened
 from descend.data.arrow_source import ROW_NUMBERS, ArrowSource, Chunk
 from descend.data.file_format import check_used, library
 from descend.errors import DataError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["table_source"]
 
-_USES = frozenset({"columns", "length", "image_size"})
+_USES = frozenset({"columns", "length", "image_size", "text"})
 _ROWS_AT_ONCE = 65_536
 
 
@@ -40,6 +40,10 @@ class _TableRows:
             table = pa.table(data)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise DataError(f"the {title} has no form as an Arrow table: {error}") from error
+        try:
+            table.validate(full=True)  # one that was read from a damaged file would lead out of its memory
+        except pa.ArrowException as error:
+            raise DataError(f"the {title} is damaged: {error}") from error
         kept = [name for name in table.column_names if not ROW_NUMBERS.fullmatch(name)]
         self._table = flattened(table.select(kept))
         self.schema: Any = self._table.schema.remove_metadata()
@@ -54,6 +58,10 @@ class _TableRows:
     def take(self, samples: NDArray[np.int64], columns: Sequence[str]) -> Any:
         """Some columns of the rows with these numbers."""
         return self._table.select(list(columns)).take(samples)
+
+    def bounds(self, column: str) -> tuple[int | None, int | None]:
+        """The least and the largest integer of a column."""
+        return bounds_of(self._table.column(column))
 
     def without_nulls(self, column: str) -> bool:
         """Whether no row lacks a value of the column."""

@@ -67,6 +67,15 @@ class TensorReader:
     def __len__(self) -> int:
         return self._length
 
+    @property
+    def largest(self) -> dict[str, int]:
+        """The magnitude of the integer that is farthest from 0, of fields that are an integer for each sample."""
+        return {
+            name: max(abs(int(rows.min())), abs(int(rows.max())))
+            for name, rows in self._rows.items()
+            if rows.ndim == 1 and str(rows.dtype).startswith(("torch.int", "torch.uint"))
+        }
+
     def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Tensor]:
         """The rows of each tensor."""
         found = self._gathered(indices)

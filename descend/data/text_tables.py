@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.data.arrow_columns import flattened
+from descend.data.arrow_columns import bounds_of, flattened
 from descend.data.arrow_source import Chunk
 from descend.data.bad_rows import looks_numeric
 from descend.data.expansion import compression_of, opened
@@ -55,6 +55,9 @@ class TextTables:
     Attributes:
         bad: Why rows cannot be read, by their numbers over all files.
         left_out: Why columns were not parsed, by their names.
+        notes: Sentences about the files.
+        untyped: Whether columns have the types that their values look like.
+        line_of: Gives the line of a row of a file, where it is known.
 
     Raises:
         DataError: a file cannot be parsed, or has other columns than the others.
@@ -75,6 +78,9 @@ class TextTables:
         self._folder: Path | None = None
         self.bad: dict[int, str] = {}
         self.left_out: dict[str, str] = {}
+        self.notes: list[str] = []
+        self.untyped = False
+        self.line_of: Callable[[Path, int], int | None] = _no_line
         tables: list[Any] = []
         for path in paths:
             before = sum(table.num_rows for table in tables)
@@ -98,6 +104,9 @@ class TextTables:
         )
         self._tables = dict(zip(paths, tables, strict=True))
         self.chunks = [chunk for path, table in self._tables.items() for chunk in _chunks(path, table.num_rows)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "line_of": _no_line}  # used before the first sample
 
     def _without_bad(
         self,
@@ -150,10 +159,20 @@ class TextTables:
         table = self._tables[chunk.path].slice(chunk.first, chunk.rows)
         return in_schema(table, pa.schema([self.schema.field(name) for name in columns]))
 
+    def bounds(self, column: str) -> tuple[int | None, int | None]:
+        """The least and the largest integer of a column."""
+        tables = [one.column(column) for one in self._tables.values() if column in one.schema.names]
+        ends = [end for one in tables for end in bounds_of(one) if end is not None]
+        return min(ends, default=None), max(ends, default=None)
+
     def without_nulls(self, column: str) -> bool:
         """Whether no value of a column is missing."""
         tables = self._tables.values()
         return all(column in one.schema.names and one.column(column).null_count == 0 for one in tables)
+
+
+def _no_line(path: Path, row: int) -> int | None:  # of formats whose rows are lines
+    return None
 
 
 def _has_odd_cells(table: Any, allowed: int) -> bool:

@@ -25,6 +25,7 @@ from descend.data.batches import Batches
 from descend.data.hugging_face import is_hugging_face, split_of_role
 from descend.data.map_dataset import SamplePipeline, SampleReader
 from descend.data.nested_fields import samples_as_batches
+from descend.data.numbered_texts import with_class_numbers
 from descend.data.paths import is_path
 from descend.data.plain_arrays import plain_collate, plain_convert
 from descend.data.samplers import WeightedSampler
@@ -77,6 +78,8 @@ class Loading:
         targets: Names of the target fields, where they are known: text in files is classes there.
         classes: The classes of such fields; None: those in the files, in the order of the alphabet.
         sampler: Which training sample is at each position of an epoch; None is each once.
+        class_targets: Where targets are class numbers, so that they must be integers, the names that targets usually
+            have; a field of files that is a target is one of them, or named by `targets`, or by the reader.
         module: What takes the samples; optional fields of files are left out unless its `forward` has their names.
         pin_memory: Gather batches of data in memory in page-locked memory, from which they go to a GPU. Others are
             copied there when they are sent.
@@ -95,6 +98,7 @@ class Loading:
     targets: tuple[str, ...] = ()
     classes: Mapping[str, Sequence[str]] | None = None
     sampler: Sampler | None = None
+    class_targets: tuple[str, ...] = ()
     module: Module | None = None
     pin_memory: bool = False
 
@@ -232,6 +236,10 @@ def _of_files(reader: FileReader, how: Loading) -> Batches:
 
     taken = () if how.module is None else inspect.signature(how.module.forward).parameters
     reader = reader.in_role(how.role).for_module(taken)
+    if how.class_targets:
+        names = how.targets or reader.target or how.class_targets
+        source = with_class_numbers(reader.source, [reader.names[name] for name in names if name in reader.names])
+        reader = replace(reader, source=source)
     if (in_run := getattr(reader.source, "in_run", None)) is not None:
         reader = replace(reader, source=in_run(how.seed, how.role))
     return _of_pipeline(FilePipeline(reader, how.skip_bad > 0), how)

@@ -29,6 +29,8 @@ class WrappedSource:
         self.classes: Mapping[str, Sequence[str]] = getattr(source, "classes", {})
         self.left_out: Mapping[str, str] = getattr(source, "left_out", {})
         self.pixels: frozenset[str] = getattr(source, "pixels", frozenset())
+        self.notes: tuple[str, ...] = getattr(source, "notes", ())
+        self.largest: Mapping[str, int] = getattr(source, "largest", {})
         self.vocabulary: int | None = getattr(source, "vocabulary", None)
 
     def _over(self, source: FileSource) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from descend.callbacks.console import say
 from descend.callbacks.name_fields import problems as unknown_names
 from descend.errors import ConfigurationError
 from descend.experiment.no_files import NoFiles
@@ -35,7 +36,33 @@ if TYPE_CHECKING:
     from descend.train.objective import Task
     from descend.train.store import RunStore
 
-__all__ = ["build_run", "check_names", "strategy_of", "usual_transforms"]
+__all__ = ["build_run", "check_names", "say_what_is_skipped", "strategy_of", "usual_transforms"]
+
+_LISTED = 5  # fields that are left out
+
+
+def say_what_is_skipped(readers: Iterable[Any], said: set[str] | None = None) -> None:
+    """Print what the files of some readers have and is not read, and what is suspicious in them, each line once.
+
+    Args:
+        readers: Of any kind; those of `descend.data.read` know it.
+        said: Lines that were printed, to which these are added.
+    """
+    said = set() if said is None else said
+    for note in (note for reader in readers for note in (*getattr(reader, "notes", ()), *_left_out(reader))):
+        if note not in said:
+            said.add(note)
+            say(note)
+
+
+def _left_out(reader: Any) -> list[str]:
+    """A line for each field of files that is left out, unless the caller chose the fields."""
+    names, source = getattr(reader, "names", ()), getattr(reader, "source", None)
+    if source is None or len(names) < len(getattr(source, "fields", names)):
+        return []
+    lines = [f"left out: '{name}': {why}" for name, why in reader.left_out.items()]
+    more = [f"left out: {len(lines) - _LISTED:,} fields more, which `descend data` lists"]
+    return lines[:_LISTED] + (more if len(lines) > _LISTED else [])
 
 
 def build_run(

@@ -6,6 +6,9 @@ import copy
 from dataclasses import is_dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+import torch
+
 from descend.callbacks import Print, ProgressLines
 from descend.callbacks.console import say
 from descend.data import Batches, Loading, open_data
@@ -14,11 +17,11 @@ from descend.data.tensor_reader import TensorReader
 from descend.data.torch_data import files_of_feed
 from descend.errors import ConfigurationError, warn
 from descend.experiment.batch_norm import share_unit
-from descend.experiment.build import build_run, check_names, usual_transforms
+from descend.experiment.build import build_run, check_names, say_what_is_skipped, usual_transforms
 from descend.experiment.build_optimizer import build_optimizer, optimizer_settings
 from descend.experiment.execution import trainer_seed
-from descend.experiment.field_roles import check_fields
-from descend.experiment.losses import FunctionLoss, describe, loss_of
+from descend.experiment.field_roles import TARGET_NAMES, check_fields, takes_one
+from descend.experiment.losses import FunctionLoss, describe, loss_of, takes_class_numbers
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.patched_module import device_of, patched_for_training
@@ -35,8 +38,6 @@ from descend.train.run import RunConfig
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import ExitStack
-
-    import torch
 
     from descend.data import Feed
     from descend.experiment.fit_config import FitConfig
@@ -149,8 +150,11 @@ class FitBuilder:
         optimizer = self._optimizer(module)
         loading = self._loading(module, seed, sharing)
         feeds = _open(self._sources, loading, stack)
+        if context.number == 0:
+            say_what_is_skipped(map(files_of_feed, feeds.values()))
         files = files_of_feed(feeds[Mode.TRAIN])
         targets = config.data.targets if config.data.targets is not None or files is None else files.target or None
+        _say_rounding(module, feeds[Mode.TRAIN], targets)
         if is_phased_optimizer(optimizer):
             task = PhasedTask(module, self._phases, optimizer, self._autocast, config.metrics)
             stack.callback(optimizer.release)
@@ -230,6 +234,7 @@ class FitBuilder:
             timeout_seconds=data.timeout_seconds,
             unit=share_unit(module, *sizes, batching.batch_size, sharing.world_size),
             targets=tuple([targets] if isinstance(targets, str) else targets or ()),
+            class_targets=TARGET_NAMES if takes_class_numbers(self._objective) else (),
             module=module,
             pin_memory=sharing.device.type == "cuda",
         )
@@ -287,6 +292,30 @@ def _fields(feed: Feed) -> tuple[str, ...]:
     """Names of the fields of a feed whose reader knows them."""
     reader = getattr(feed, "reader", None)
     return reader.names if isinstance(reader, TensorReader) else tuple(getattr(reader, "fields", ()))
+
+
+def _say_rounding(module: torch.nn.Module, feed: Feed, targets: Any) -> None:
+    """Say which columns of integers are rounded where they are joined to one input, in the type of the weights."""
+    reader: Any = files_of_feed(feed) or getattr(feed, "reader", None)
+    largest: Mapping[str, int] = getattr(reader, "largest", {})
+    kind = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
+    exact = round(2 / torch.finfo(kind).eps)
+    rounded = [name for name, most in largest.items() if most > exact]
+    if not rounded:
+        return
+    left_out = (
+        targets if isinstance(targets, (list, tuple)) else (targets,) if isinstance(targets, str) else TARGET_NAMES
+    )
+    first = reader.read(np.zeros(1, np.int64))
+    inputs = {name: torch.as_tensor(value) for name, value in first.items() if name not in left_out}
+    rounded = [name for name in rounded if name in inputs]
+    if rounded and takes_one(module, list(inputs), inputs):
+        listed = ", ".join(f"'{name}' up to {largest[name]:,}" for name in rounded[:5])
+        say(
+            f"rounded: integers beyond {exact:,} are not all numbers of {str(kind).removeprefix('torch.')}, in which "
+            f"columns are joined ({listed}): leave out columns that only name samples, by fields=[...] of "
+            "descend.data.read, or normalize them"
+        )
 
 
 def _warn_of_draws(module: torch.nn.Module, feed: Feed, micro_batch_size: int | str | None, ranks: int) -> None:

@@ -22,8 +22,9 @@ from descend.callbacks.console import say
 from descend.data import Loading, brings_batches, open_data
 from descend.data.map_dataset import SampleReader
 from descend.errors import ConfigurationError, DataError, nearest
+from descend.experiment.field_roles import TARGET_NAMES
 from descend.experiment.fit import device_of
-from descend.experiment.losses import Loss, loss_of
+from descend.experiment.losses import Loss, loss_of, takes_class_numbers
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
@@ -201,7 +202,10 @@ def evaluate(
         part.to(device)
     task = ModuleTask(module, objective, measured, targets, precision_of(precision, device).autocast)
     totals = Totals()
-    _through(module, device, data, batch_size, micro_batch_size, workers, task.losses, totals.add_losses)
+    classes = TARGET_NAMES if takes_class_numbers(objective) else ()
+    if isinstance(targets, (str, list, tuple)) and classes:
+        classes = (targets,) if isinstance(targets, str) else tuple(targets)
+    _through(module, device, data, batch_size, micro_batch_size, workers, task.losses, totals.add_losses, classes)
     return totals.values(task.computed)
 
 
@@ -228,6 +232,7 @@ def _through(
     workers: int | None,
     of_part: Callable[[MicroBatch], Any],
     keep: Callable[[Any], None],
+    classes: tuple[str, ...] = (),
 ) -> int:
     """Hand all samples, part by part, to `of_part`, and its results to `keep`; how many samples there were."""
     process, seen = Communicator(device=device), 0
@@ -238,7 +243,8 @@ def _through(
         return [of_part(part) for part in split_into_micro_batches(batch, process, memory.micro_batch_size.samples)]
 
     size = (None if brings_batches(data) else _BATCH_SIZE) if batch_size == "auto" else batch_size
-    how = Loading(size, shuffle=False, role="test", workers=workers, module=module, pin_memory=device.type == "cuda")
+    pinned = device.type == "cuda"
+    how = Loading(size, 0, False, "test", workers=workers, class_targets=classes, module=module, pin_memory=pinned)
     with ExitStack() as stack:
         feed = open_data(data, how)
         reader = getattr(feed, "reader", None)

@@ -36,7 +36,7 @@ from descend.train.objective import Ratio
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["NAMED", "FunctionLoss", "Loss", "TorchLoss", "describe", "looked_at", "loss_of"]
+__all__ = ["NAMED", "FunctionLoss", "Loss", "TorchLoss", "describe", "looked_at", "loss_of", "takes_class_numbers"]
 
 NAMED: Mapping[str, Callable[[], nn.Module]] = {
     "bce": nn.BCELoss,
@@ -412,6 +412,11 @@ class TorchLoss(Loss):
         if weight is None:
             return counted.sum()
         return weight[torch.where(counted, target, 0)].mul(counted).sum()
+
+
+def takes_class_numbers(loss: Loss) -> bool:
+    """Whether a target of one number for each sample is a class number."""
+    return isinstance(loss, TorchLoss) and loss.kind in CLASSES
 
 
 def _describe_output(output: Any) -> str:

@@ -33,6 +33,7 @@ from descend.data.plain_arrays import plain_collate, plain_tensor, widened
 from descend.data.torch_data import files_of_feed
 from descend.errors import ConfigurationError, nearest
 from descend.experiment.field_roles import TARGET_NAMES, checked_targets, join_columns, takes_one
+from descend.experiment.losses import loss_of, takes_class_numbers
 from descend.runtime.seeds import forked_rng
 from descend.study.design.sampling import seed_of
 from descend.study.design.workload import RecordedWorkload, check_form
@@ -90,9 +91,10 @@ class StudyTask:
     def prepared(self) -> StudyTask:
         """The same with all samples as tuples of tensors, and validation samples held out where there are none."""
         target = self._target()
-        first = _Reading(target)
+        numbers = TARGET_NAMES if takes_class_numbers(loss_of(self.loss)) else ()
+        first = _Reading(target, class_targets=numbers)
         train = self._rows(self.train, "train", first)
-        later = _Reading(target, first.classes)
+        later = _Reading(target, first.classes, numbers)
         validation = None if self.validation is None else self._rows(self.validation, "validation", later)
         if validation is None and len(train[0]) < 2:
             raise ConfigurationError("there is one sample, and a study needs one to train on and one to validate on")
@@ -250,9 +252,15 @@ class _Reading:
         classes: The text of the classes of the data that were read last, so that other roles get the same numbers.
     """
 
-    def __init__(self, target: tuple[str, ...], classes: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(
+        self,
+        target: tuple[str, ...],
+        classes: Mapping[str, Sequence[str]] | None = None,
+        class_targets: tuple[str, ...] = (),
+    ) -> None:
         self.target = target
         self.classes = classes
+        self._class_targets = class_targets
 
     def fields(self, data: Any, role: str) -> dict[str, Tensor]:
         """All samples in memory by the names of their fields; numbers where they have none."""
@@ -262,7 +270,14 @@ class _Reading:
         if isinstance(data, DataLoader):
             return _of_loader(cast("DataLoader[Any]", data), role)
         of_files = {"validation": "validate"}.get(role, role)
-        how = Loading(batch_size=1, role=of_files, shuffle=False, targets=self.target, classes=self.classes)
+        how = Loading(
+            batch_size=1,
+            role=of_files,
+            shuffle=False,
+            targets=self.target,
+            classes=self.classes,
+            class_targets=self._class_targets,
+        )
         feed = cast("Any", open_data(data, how))
         count = feed.num_samples
         if count is None or not hasattr(feed, "reader"):

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.fuzz import (
+    fuzz_arrow,
     fuzz_csv,
     fuzz_hdf5,
     fuzz_idx,
@@ -13,7 +14,7 @@ from tests.fuzz import (
     fuzz_run_directory,
     fuzz_study_file,
 )
-from tests.fuzz.harness import run
+from tests.fuzz.harness import run, run_in_processes
 
 SCRIPTS = (
     *(fuzz_csv, fuzz_hdf5, fuzz_idx, fuzz_images, fuzz_numpy, fuzz_pages, fuzz_records, fuzz_run_directory),
@@ -28,3 +29,11 @@ def test_damaged_files_are_read_or_refused_with_an_error_of_ours(script):
     assert report.findings == {}
     assert report.refused > 5
     assert report.accepted > 0
+
+
+@pytest.mark.slow
+def test_damaged_arrow_files_end_no_process():
+    report = run_in_processes(fuzz_arrow.attempt, 600, seed=15)
+    assert report.findings == {}
+    assert report.refused > 100
+    assert report.accepted > 20

@@ -3,6 +3,9 @@
 Files are mapped into memory: a batch of records is read, and decompressed where it is compressed, when a sample of its
 rows is. Streams have no index, so their headers are read once at the beginning.
 
+A batch is checked whole before anything walks it: Arrow's functions trust offsets, lengths and numbers of dictionary
+entries, and those of a damaged file lead out of its memory.
+
 Source: https://arrow.apache.org/docs/format/Columnar.html, "IPC File Format" and "IPC Streaming Format"
 """
 
@@ -21,7 +24,7 @@ from descend.data.paths import check_mapped, head
 from descend.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -60,10 +63,10 @@ class ArrowFiles:
             batches = self._batches(path)
             try:
                 # A dictionary of a file is part of its batches, so an empty table cannot be made from the schema alone.
-                names = batches[0].schema.names
+                names = batches.schema.names
                 if len(names) > MAX_COLUMNS:
                     raise DataError(f"it has {len(names):,} columns; at most {MAX_COLUMNS:,} are read")
-                named = class_names(batches[0].schema)
+                named = class_names(batches.schema)
                 schemas[path] = flattened(batches[0].slice(0, 0)).schema.remove_metadata()
                 sizes = [one.rows for one in forms]
             except Exception as error:
@@ -84,11 +87,12 @@ class ArrowFiles:
             try:
                 mapped = arrow.memory_map(str(path))
                 if head(path).startswith(_FILE):
-                    self._open[path] = _IndexedBatches(arrow.ipc.open_file(mapped))
+                    file = arrow.ipc.open_file(mapped)
+                    self._open[path] = _CheckedBatches(file.schema, file.num_record_batches, file.get_batch)
                 else:
                     stream = arrow.ipc.open_stream(mapped)
-                    tables = [arrow.Table.from_batches([batch]) for batch in stream]
-                    self._open[path] = tables or [stream.schema.empty_table()]
+                    batches = list(stream)
+                    self._open[path] = _CheckedBatches(stream.schema, len(batches), batches.__getitem__)
             except Exception as error:  # pyarrow raises OSError, ValueError and others of its own
                 raise DataError(f"{path} is not an Arrow file, or was cut off: {str(error).splitlines()[0]}") from error
         return self._open[path]
@@ -112,24 +116,27 @@ class ArrowFiles:
         return False
 
 
-class _IndexedBatches:
-    """The batches of an open Arrow file as tables."""
+class _CheckedBatches:
+    """The batches of an open Arrow file as tables; each is checked whole when it is first looked at.
 
-    def __init__(self, file: Any) -> None:
-        self._file = file
+    Args:
+        schema: Of the file.
+        count: Number of batches.
+        get: Gives a batch by its number.
+    """
 
-    def __len__(self) -> int:
-        return max(1, self._file.num_record_batches)
+    def __init__(self, schema: Any, count: int, get: Callable[[int], Any]) -> None:
+        self.schema = schema
+        self._count, self._get = count, get
+        self._checked: set[int] = set()
 
     def __getitem__(self, index: int) -> Any:
-        if index >= len(self):
-            raise IndexError(index)
-        if not self._file.num_record_batches:
-            return self._file.schema.empty_table()
-        arrow = library("pyarrow", "an Arrow file")
-        batch = self._file.get_batch(index)
-        batch.validate()
-        return arrow.Table.from_batches([batch])
+        if not self._count:
+            return self.schema.empty_table()
+        batch = self._get(index)
+        batch.validate(full=index not in self._checked)
+        self._checked.add(index)
+        return library("pyarrow", "an Arrow file").Table.from_batches([batch])
 
 
 def _open_arrow(paths: Sequence[Path], options: ReadOptions) -> FileSource:
@@ -142,7 +149,7 @@ FILE_FORMATS = (
         "arrow",
         (".arrow", ".feather", ".ipc"),
         _open_arrow,
-        frozenset({"columns", "length", "image_size", "tokenizer"}),
+        frozenset({"columns", "length", "image_size", "tokenizer", "text"}),
         recognizes=lambda begin: begin.startswith((_FILE, _STREAM, _FEATHER_1)),
         by_place=True,
     ),

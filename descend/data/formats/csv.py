@@ -3,14 +3,20 @@
 separator   "," unless another of ; tab | is commoner in the first line; a tab for the ending .tsv; runs of blanks where
             these make columns of numbers, see `descend.data.table_layout`, or separator=" "
 blanks      a space behind each separator, and one before it, is no part of a cell where the first line has them
-header      the first row has names, unless one of its cells is a number; without names columns are "0", "1", ...
+header      the first row has names where none of its cells is a number, or where the rows below it show that numbers
+            are names, see `descend.data.table_header`; without names columns are "0", "1", ...
 names       a column without a name between others that have one is left out: pandas writes its row numbers so; as is
             the first one where the first row has a cell less than the others, as R writes names of rows
             a # before the names, which NumPy's `savetxt` writes, is no part of the first one
 types       integers, floats, booleans, times, else text; a missing number is NaN: an empty cell, NA, ?, -, . and such
 decimals    1,5 is a number where cells are not separated by commas, the first rows have such cells and none like 1.5
 thousands   1,234.5 and 12,345,678 are numbers where all cells of a column are, in files of up to 256 MiB
-quotes      " around cells with separators, newlines or quotes in them; `quote` says another
+text        a column of which most cells are numbers is one of numbers, and the others are errors; `text` names columns
+            that stay as they are written, `missing` other cells that stand for missing values
+quotes      " around cells with separators, newlines or quotes in them; `quote` says another, or "" for none; one that
+            is not closed is an error
+escapes     `escape` says a character before quotes and separators that are text, as Spark and MySQL write them; \\N is
+            a missing value
 comments    `comment` says what lines begin with that are no rows; Excel's first line sep=; is used
 encoding    UTF-8, or UTF-16 where the file begins with its mark; `encoding` says another, such as "latin-1"
 
@@ -23,45 +29,51 @@ import codecs
 import csv
 import io
 import re
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from descend.arguments import shown
 from descend.data.arrow_source import MAX_COLUMNS
-from descend.data.bad_rows import MISSING, is_number, repaired_csv
+from descend.data.bad_rows import repaired_csv
 from descend.data.expansion import compression_of, opened, plain_name
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
 from descend.data.partitions import with_partitions
 from descend.data.paths import head
+from descend.data.table_cells import MISSING, csv_rows, is_any_number
+from descend.data.table_header import has_names
 from descend.data.table_layout import (
     BEFORE_NAMES,
     BLANKS,
     SEPARATORS,
     are_padded,
     are_separated_by_blanks,
-    is_any_number,
     is_table,
     lacks_a_name,
     separator_by_commas,
 )
 from descend.data.table_lines import TableCopy, excel_separator
+from descend.data.table_numbers import check_exact, inexact_columns, with_numbers, without_missing
+from descend.data.table_quotes import QuoteCheck
 from descend.data.text_tables import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
 from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from descend.data.bad_rows import Repaired
     from descend.data.file_format import FileSource, ReadOptions
 
-__all__ = ["FILE_FORMATS", "first_row", "is_header"]
+__all__ = ["FILE_FORMATS", "first_row"]
 
 _QUOTE = '"'
-_FIRST_CELLS = 100
+_NULL = "\\N"  # of MySQL and PostgreSQL
+_FIRST_ROWS, _FEWEST_ROWS = 100, 5
+_LISTED = 6
 _COMMENT = re.compile(rb"^(?:\xef\xbb\xbf)?#", re.MULTILINE)
-_LOOKED_AT = 2**16  # characters, for the decimal point
+_LOOKED_AT, _LONGEST_LOOK = 2**16, 2**24  # characters of the first rows; so many of the fewest of them
 _FRACTION = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:[.]\d{3})+|\d{1,3}(?:,\d{3})+)([.,])\d+(?:[eE][+-]?\d+)?")
 
 
@@ -74,7 +86,9 @@ def _encoding_of(path: Path, given: str | None) -> str:
     return "utf-16" if begin in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8"
 
 
-def first_row(path: Path, separator: str | None, encoding: str = "utf-8", quote: str = _QUOTE) -> tuple[str, list[str]]:
+def first_row(
+    path: Path, separator: str | None, encoding: str = "utf-8", quote: str = _QUOTE, escape: str | None = None
+) -> tuple[str, list[str]]:
     """The separator of a file and the cells of its first row.
 
     Raises:
@@ -90,12 +104,13 @@ def first_row(path: Path, separator: str | None, encoding: str = "utf-8", quote:
             "encoding='utf-16-le'"
         )
     line = content.decode(encoding, errors="replace").lstrip("\ufeff").partition("\n")[0].rstrip("\r\ufffd")
-    if quote not in line:
+    if not quote or quote not in line:
         line = line.partition("\r")[0]  # where rows end by it alone, the whole file is one line
     if separator is None:
         usual = "\t" if plain_name(path).endswith(".tsv") else ","
-        separator = max(SEPARATORS, key=lambda one: (line.count(one), one == usual)) if usual == "," else usual
-        separator = separator_by_commas(line) or (separator if separator in line else usual)
+        bare = _without_quoted(line, quote)
+        separator = max(SEPARATORS, key=lambda one: (bare.count(one), one == usual)) if usual == "," else usual
+        separator = separator_by_commas(line) or (separator if separator in bare else usual)
     if not line.strip() and not _has_text(path):
         raise DataError(f"{path} has blank lines alone")
     if line.count(separator) >= MAX_COLUMNS:
@@ -103,7 +118,13 @@ def first_row(path: Path, separator: str | None, encoding: str = "utf-8", quote:
             f"{path} has {line.count(separator) + 1:,} columns; at most {MAX_COLUMNS:,} are read: store arrays of "
             "numbers as .npy or Parquet"
         )
-    return separator, next(csv.reader([line], delimiter=separator, quotechar=quote), [])
+    return separator, next(csv_rows([line], separator, quote, escape), [])
+
+
+def _without_quoted(line: str, quote: str) -> str:
+    """A line without what is in quotes, which may have separators."""
+    mark = re.escape(quote)
+    return re.sub(f"{mark}[^{mark}]*{mark}", "", line) if quote else line
 
 
 def _has_text(path: Path) -> bool:
@@ -111,18 +132,66 @@ def _has_text(path: Path) -> bool:
         return bool(file.read(BLOCK_BYTES).strip(b"\xef\xbb\xbf \t\r\n"))
 
 
-def is_header(cells: Sequence[str]) -> bool:
-    """Whether the first row has names: no cell is a number, and some are not empty."""
-    return any(cell.strip() for cell in cells) and not any(map(is_any_number, cells))
-
-
-def _first_rows(path: Path, separator: str, encoding: str, quote: str) -> list[list[str]]:
+def _lines(path: Path, encoding: str) -> Iterator[str]:
+    """The first lines: some characters of them, or a few where they are long."""
     with io.TextIOWrapper(opened(path), encoding=encoding, errors="replace", newline="") as file:
-        text = file.read(_LOOKED_AT).lstrip("\ufeff")
+        size = 0
+        for number in range(_FIRST_ROWS + 1):
+            if size > (_LOOKED_AT if number > _FEWEST_ROWS else _LONGEST_LOOK):
+                return
+            line = file.readline(_LONGEST_LOOK)
+            if not line:
+                return
+            size += len(line)
+            yield line if number else line.lstrip("\ufeff")
+
+
+def _first_rows(path: Path, separator: str, encoding: str, quote: str, escape: str | None) -> list[list[str]]:
     try:
-        return [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator, quotechar=quote) if row]
+        lines = (part for line in _lines(path, encoding) for part in io.StringIO(line, newline=""))
+        return [row for row in csv_rows(lines, separator, quote, escape) if row]
     except csv.Error:  # a cell of more characters than the module takes
         return []
+
+
+def _are_marked(path: Path, separator: str, encoding: str, quote: str) -> bool:
+    """Whether numbers of the first line are in quotes, and those of the second are not."""
+    lines = [line for line in _lines(path, encoding) if line.strip()][:2]
+    if not quote or len(lines) < 2 or quote not in lines[0]:
+        return False
+    try:
+        first, second = (next(csv_rows([line.rstrip("\r\n")], separator, "")) for line in lines)
+    except csv.Error:
+        return False
+    quoted = [cell.strip().startswith(quote) for cell in first if cell.strip()]
+    plain = [cell for cell in second if is_any_number(cell.strip())]
+    return all(quoted) and bool(plain) and len(first) in (len(second), len(second) - 1)
+
+
+def _has_names(
+    path: Path, named: Path, options: ReadOptions, cells: Sequence[str], rows: Sequence[Sequence[str]]
+) -> bool:
+    """Whether the first row has names, as the caller says or the rows show.
+
+    Raises:
+        DataError: it is in doubt.
+    """
+    if options.header is not None:
+        return options.header
+    encoding, quote = _encoding_of(path, options.encoding), _quote(options)
+    marked = any(map(is_any_number, cells)) and _are_marked(path, options.separator or ",", encoding, quote)
+    found = has_names(cells, rows[1:], marked)
+    if found is None:
+        listed = ", ".join(shown(cell) for cell in cells[:_LISTED]) + (", ..." if len(cells) > _LISTED else "")
+        raise DataError(
+            f"{named}: the first row may have names, and may be a sample ({listed}): pass header=True if it has names, "
+            "header=False if not"
+        )
+    return found
+
+
+def _quote(options: ReadOptions) -> str:
+    return _QUOTE if options.quote is None else options.quote
 
 
 def _decimal_point(rows: Sequence[Sequence[str]], separator: str) -> str:
@@ -133,95 +202,129 @@ def _decimal_point(rows: Sequence[Sequence[str]], separator: str) -> str:
     return "," if {cell[1] for cell in cells if cell is not None} == {","} else "."
 
 
-def _parse(path: Path, options: ReadOptions) -> Iterable[Any]:
-    arrow_csv = library("pyarrow.csv", "a table of text")
-    encoding = _encoding_of(path, options.encoding)
-    quote = options.quote or _QUOTE
-    separator, cells = first_row(path, options.separator, encoding, quote)
-    header = is_header(cells) if options.header is None else options.header
-    if header and any("\ufffd" in cell for cell in cells):
+@dataclass(frozen=True)
+class _Settings:
+    """How Arrow reads a file."""
+
+    read: dict[str, Any]
+    parse: dict[str, Any]
+    convert: dict[str, Any]
+
+    def made(self, **convert: Any) -> dict[str, Any]:
+        """The arguments of Arrow's functions, with other options of conversion."""
+        arrow_csv = library("pyarrow.csv", "a table of text")
+        return {
+            "read_options": arrow_csv.ReadOptions(**self.read),
+            "parse_options": arrow_csv.ParseOptions(**self.parse),
+            "convert_options": arrow_csv.ConvertOptions(**{**self.convert, **convert}),
+        }
+
+
+def _settings(path: Path, options: ReadOptions) -> _Settings:
+    """How a file is read, whose header is known."""
+    encoding, quote = _encoding_of(path, options.encoding), _quote(options)
+    separator, cells = first_row(path, options.separator, encoding, quote, options.escape)
+    if options.header and any("\ufffd" in cell for cell in cells):
         raise DataError(f"{path}: names in the first row are not {encoding}; say its encoding=, such as 'latin-1'")
-    rows = _first_rows(path, separator, encoding, quote)
-    if header and len(rows) > 1 and len(rows[1]) == len(cells) + 1 and not rows[1][-1].strip():
+    rows = _first_rows(path, separator, encoding, quote, options.escape)
+    cells = list(rows[0]) if rows else cells  # the first row may have several lines
+    if options.header and len(rows) > 1 and len(rows[1]) == len(cells) + 1 and not rows[1][-1].strip():
         cells.append("")  # rows that end with a separator, below names that do not
-    names, skipped = None if header else [str(number) for number in range(len(cells))], 0
-    if header and (cells[0].startswith(BEFORE_NAMES) or not all(cell.strip() for cell in cells)):
+    names, skipped = None if options.header else [str(number) for number in range(len(cells))], 0
+    if options.header and (cells[0].startswith(BEFORE_NAMES) or not all(cell.strip() for cell in cells)):
         # Names of our own, of which those that are kept are included.
         cells[0] = cells[0].removeprefix(BEFORE_NAMES)
         names, skipped = [cell if cell.strip() else f"\0{number}" for number, cell in enumerate(cells)], 1
-    settings = {
-        "read_options": arrow_csv.ReadOptions(
-            block_size=BLOCK_BYTES, column_names=names, skip_rows=skipped, encoding=encoding
-        ),
-        "parse_options": arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True, quote_char=quote),
-        "convert_options": arrow_csv.ConvertOptions(
-            decimal_point=_decimal_point(rows, separator),
-            null_values=sorted(MISSING),
-            include_columns=[name for name in names or () if name[0] != "\0"] if skipped else None,
-        ),
-    }
+    types = {name: library("pyarrow", "a table of text").string() for name in options.text or ()}
+    return _Settings(
+        {"block_size": BLOCK_BYTES, "column_names": names, "skip_rows": skipped, "encoding": encoding},
+        {
+            "delimiter": separator,
+            "newlines_in_values": True,
+            "quote_char": quote or False,
+            "escape_char": options.escape or False,
+        },
+        {
+            "decimal_point": _decimal_point(rows, separator),
+            "null_values": sorted(_missing(options)),
+            "include_columns": [name for name in names or () if name[0] != "\0"] if skipped else None,
+            "column_types": types,
+        },
+    )
+
+
+def _missing(options: ReadOptions) -> frozenset[str]:
+    return MISSING.union(options.missing or ())
+
+
+def _parse(path: Path, options: ReadOptions, quotes: QuoteCheck) -> Iterable[Any]:
+    settings = _settings(path, options)
+    marks = {_NULL, *(options.missing or ())}
     with decompressed(path) as stream:
         if path.stat().st_size <= IN_MEMORY_BYTES and compression_of(path) is None:
-            yield _with_numbers(_whole(arrow_csv, stream, settings), settings["convert_options"].decimal_point)
-        else:
-            yield from arrow_csv.open_csv(stream, **settings)  # looks at the first block
-
-
-def _whole(arrow_csv: Any, stream: Any, settings: dict[str, Any]) -> Any:
-    """The table of a file, with types that hold all values."""
-    content = stream.read_buffer()
-    try:
-        return arrow_csv.read_csv(library("pyarrow", "a table of text").BufferReader(content), **settings)
-    except ValueError:  # again by one thread, which counts rows, so that the error has the number of the row
-        settings["read_options"].use_threads = False
-        return arrow_csv.read_csv(library("pyarrow", "a table of text").BufferReader(content), **settings)
-
-
-def _with_numbers(table: Any, decimal: str) -> Any:
-    """A table in which columns of texts such as 1,234.5 and 12,345,678 are numbers.
-
-    They are if all of a column are of this form, and one can be nothing else: 1,234 alone may be a fraction.
-    """
-    arrow, compute = library("pyarrow", "a table of text"), library("pyarrow.compute", "a table of text")
-    group = "." if decimal == "," else ","
-    form = rf"^\s*[+-]?\d{{1,3}}(?:[{group}]\d{{3}})*(?:[{decimal}]\d+)?\s*$"
-    certain = rf"[{group}]\d{{3}}(?:[{group}]\d{{3}}|[{decimal}])"
-    missing = arrow.array(sorted(MISSING))
-    for number, field in enumerate(table.schema):
-        if not arrow.types.is_string(field.type):
-            continue
-        cells = table.column(number)
-        _check_names_once(field.name, cells, missing)
-        for some in (cells.slice(0, _FIRST_CELLS), cells):  # most columns of text show it soon
-            absent = compute.is_in(some, value_set=missing)
-            if not compute.all(compute.or_(absent, compute.match_substring_regex(some, form))).as_py():
-                break
-        else:
-            if compute.any(compute.match_substring_regex(cells, certain)).as_py():
-                plain = compute.replace_substring(compute.utf8_trim_whitespace(cells), group, "")
-                plain = compute.replace_substring(plain, decimal, ".")
-                values = compute.if_else(compute.is_in(cells, value_set=missing), None, plain).cast(arrow.float64())
-                table = table.set_column(number, field.name, values)
-    return table
-
-
-def _check_names_once(name: str, cells: Any, missing: Any) -> None:
-    """Check that a column of numbers is not one of text because names come again, as in files that were joined."""
-    arrow, compute = library("pyarrow", "a table of text"), library("pyarrow.compute", "a table of text")
-    again = compute.equal(cells, name)
-    if is_number(name) or not compute.any(again).as_py():
-        return
-    rows = compute.indices_nonzero(again)
-    rest = cells.filter(compute.and_(compute.invert(again), compute.invert(compute.is_in(cells, value_set=missing))))
-    if len(rest) and all(map(is_number, rest.slice(0, _FIRST_CELLS).to_pylist())):
-        try:
-            rest.cast(arrow.float64())
-        except arrow.ArrowInvalid:
+            content = stream.read_buffer()
+            parts = (bytes(content[start : start + BLOCK_BYTES]) for start in range(0, content.size, BLOCK_BYTES))
+            _follow_quotes(parts, settings.read["encoding"], quotes)
+            table = without_missing(_whole(content, settings), marks)
+            yield with_numbers(table, settings.convert["decimal_point"], _missing(options), options.text or ())
             return
-        raise ValueError(
-            f"row {rows[0].as_py():,} has the names of the columns again ('{name}'), as {len(rows):,} of the rows: "
-            f"remove them, or pass skip_bad={len(rows)}"
-        )
+    yield from _in_blocks(path, settings, marks, quotes)
+
+
+def _in_blocks(path: Path, settings: _Settings, marks: Collection[str], quotes: QuoteCheck) -> Iterable[Any]:
+    """The batches of a large file, whose quotes and integers are checked as it is read."""
+    arrow_csv = library("pyarrow.csv", "a table of text")
+    with opened(path) as file:
+        _follow_quotes(iter(partial(file.read, BLOCK_BYTES), b""), settings.read["encoding"], quotes)
+    inexact: set[str] = set()
+    with decompressed(path) as stream:
+        for batch in arrow_csv.open_csv(stream, **settings.made()):  # looks at the first block
+            inexact.update(inexact_columns(batch))
+            yield without_missing(batch, marks)
+    if inexact:
+        with decompressed(path) as stream:
+            first = 0
+            for batch in arrow_csv.open_csv(stream, **_as_text(settings, sorted(inexact))):
+                for name in batch.schema.names:
+                    check_exact(name, batch.column(name), first)
+                first += len(batch)
+
+
+def _follow_quotes(parts: Iterable[bytes], encoding: str, quotes: QuoteCheck) -> None:
+    """Check the quotes of a whole file.
+
+    Raises:
+        DataError: one is not closed.
+    """
+    if encoding.lower().replace("_", "-").startswith(("utf-16", "utf-32")):
+        parts = (text.encode() for text in codecs.iterdecode(parts, encoding, errors="replace"))
+    for part in parts:
+        quotes.add(part)
+    quotes.finish()
+
+
+def _as_text(settings: _Settings, names: Sequence[str]) -> dict[str, Any]:
+    kind = library("pyarrow", "a table of text").string()
+    return settings.made(include_columns=list(names), column_types=dict.fromkeys(names, kind), decimal_point=".")
+
+
+def _whole(content: Any, settings: _Settings) -> Any:
+    """The table of a file, with types that hold all values."""
+    arrow_csv = library("pyarrow.csv", "a table of text")
+
+    def buffer() -> Any:
+        return library("pyarrow", "a table of text").BufferReader(content)
+
+    try:
+        table = arrow_csv.read_csv(buffer(), **settings.made())
+    except ValueError:  # again by one thread, which counts rows, so that the error has the number of the row
+        settings.read["use_threads"] = False
+        table = arrow_csv.read_csv(buffer(), **settings.made())
+    if names := inexact_columns(table):
+        texts = arrow_csv.read_csv(buffer(), **_as_text(settings, names))
+        for name in names:
+            check_exact(name, texts.column(name))
+    return table
 
 
 def _open_csv(paths: Sequence[Path], options: ReadOptions) -> FileSource:
@@ -232,11 +335,17 @@ def _open_csv(paths: Sequence[Path], options: ReadOptions) -> FileSource:
             codecs.lookup(options.encoding)
         except (LookupError, ValueError) as error:
             raise ConfigurationError(f"read: there is no encoding {shown(options.encoding)}") from error
+    if options.escape is not None and options.escape == _quote(options):
+        raise ConfigurationError(f"read: escape must be another character than quote, got {shown(options.escape)}")
+    if options.escape is not None and options.separator == BLANKS:
+        raise ConfigurationError("read: escape goes with a separator of cells, and blanks are none: leave it out")
     if options.length is not None and options.tokenizer is None:
         raise ConfigurationError("read: length= is for text with tokenizer=, and a table has a value in each cell")
     plain = _PlainTables(options)
     tables = TextTables(paths, plain.parse, options.skip_bad, plain.repaired, options.columns is not None)
     tables.left_out = _without_names(*plain.of(paths[0]))
+    tables.notes = plain.notes()
+    tables.untyped, tables.line_of = True, plain.line_of
     return samples_of_tables(with_partitions(tables, paths, several=True), options)
 
 
@@ -246,18 +355,18 @@ def _between(path: Path, encoding: str, quote: str, options: ReadOptions) -> str
         return BLANKS
     with io.TextIOWrapper(opened(path), encoding=encoding, errors="replace", newline="") as file:
         lines = file.read(_LOOKED_AT).lstrip("\ufeff").splitlines()
-    whole = lines[:-1][:_FIRST_CELLS] or lines
+    whole = lines[:-1][:_FIRST_ROWS] or lines
     rows = [one for one in whole if one.strip() and not (options.comment and one.startswith(options.comment))]
     if not rows or excel_separator(path) is not None:
         return None
     try:
-        if options.separator is None and are_separated_by_blanks(rows, quote):
+        if options.separator is None and options.escape is None and are_separated_by_blanks(rows, quote):
             return BLANKS
         plain = [one for one in rows if not one.startswith("#")]
         if plain and rows[0].startswith("#") and options.comment is None and are_separated_by_blanks(plain, quote):
             raise DataError(f"{path} begins with lines that are no rows; leave out those with # by comment='#'")
-        separator, names = first_row(path, options.separator, encoding, quote)
-        split = list(csv.reader(rows[1:], delimiter=separator, quotechar=quote))
+        separator, names = first_row(path, options.separator, encoding, quote, options.escape)
+        split = list(csv_rows(rows[1:], separator, quote, options.escape))
         if options.header is not False and split and all(lacks_a_name(names, cells) for cells in split):
             return separator
         return separator if are_padded(rows[0], separator, quote) else None
@@ -275,9 +384,10 @@ class _PlainTables:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._used: dict[Path, tuple[TableCopy | None, ReadOptions]] = {}
+        self._notes: dict[Path, str] = {}
 
     def of(self, path: Path) -> tuple[Path, ReadOptions]:
-        """What is parsed in place of a file, and how."""
+        """What is parsed in place of a file, and how; whether it has a header is known."""
         if path not in self._used:
             self._used[path] = self._to_parse(path)
         copy, own = self._used[path]
@@ -285,19 +395,30 @@ class _PlainTables:
 
     def _to_parse(self, path: Path) -> tuple[TableCopy | None, ReadOptions]:
         options, excel = self._options, excel_separator(path)
-        quote = options.quote or _QUOTE
+        quote, escape = _quote(options), options.escape
         encoding = _encoding_of(path, options.encoding)
         between = _between(path, encoding, quote, options)
-        if excel is None and options.comment is None and between is None:
-            return None, options
-        copy = TableCopy(path, encoding, options.comment, quote, between)
+        if excel is None and options.comment is None and between is None and escape is None:
+            return None, _with_header(path, options, path)
         separator = "\t" if between == BLANKS else between or options.separator or excel
-        return copy, replace(options, encoding=None, separator=separator)
+        cells = separator or first_row(path, None, encoding, quote, escape)[0]
+        copy = TableCopy(path, encoding, options.comment, quote, escape, between, cells)
+        if copy.note is not None:
+            self._notes[path] = f"{path}: {copy.note}"
+        own = replace(options, encoding=None, separator=separator)
+        if between is not None:
+            own = replace(own, quote=quote or _QUOTE, escape=None)
+        return copy, _with_header(copy.path, own, path)
+
+    def notes(self) -> list[str]:
+        """What is suspicious in the files that were parsed."""
+        return list(self._notes.values())
 
     def parse(self, path: Path) -> Iterable[Any]:
         """See `TextTables`."""
         try:
-            yield from _parse(*self.of(path))
+            plain, own = self.of(path)
+            yield from self._parsed(path, plain, own)
         except ValueError as error:
             if self._options.skip_bad or self._options.comment is not None or not _COMMENT.search(head(path)):
                 raise
@@ -306,17 +427,53 @@ class _PlainTables:
                 f"{path} cannot be read: {reason}; leave out lines that begin with # by comment='#'"
             ) from error
 
+    def _parsed(self, path: Path, plain: Path, own: ReadOptions) -> Iterable[Any]:
+        encoding, quote = _encoding_of(plain, own.encoding), _quote(own)
+        separator, cells = first_row(plain, own.separator, encoding, quote, own.escape)
+        quotes = QuoteCheck(path, quote, separator, own.escape, len(cells))
+        yield from _parse(plain, own, quotes)
+        if quotes.note is not None:
+            self._notes[path] = f"{path}: {quotes.note}"
+
+    def line_of(self, path: Path, row: int) -> int | None:
+        """The line in which a row begins, from 1 up; None where a copy was parsed, whose lines are others."""
+        copy, own = self._used[path]
+        if copy is not None or self._options.skip_bad:
+            return None
+        encoding, quote = _encoding_of(path, own.encoding), _quote(own)
+        separator, _ = first_row(path, own.separator, encoding, quote, own.escape)
+        with io.TextIOWrapper(opened(path), encoding=encoding, errors="replace", newline="") as file:
+            rows = csv_rows(file, separator, quote, own.escape)
+            number, line = -1 if own.header else 0, 1
+            try:
+                for cells in rows:
+                    if number == row and cells:
+                        return line
+                    number, line = number + bool(cells), cast("Any", rows).line_num + 1
+            except csv.Error:  # a cell of more characters than the module takes
+                return None
+        return None
+
     def repaired(self, path: Path, allowed: int) -> Repaired:
         """See `TextTables`."""
         plain, options = self.of(path)
         return _repaired(plain, allowed, options)
 
 
+def _with_header(path: Path, options: ReadOptions, named: Path) -> ReadOptions:
+    """The options, with what is known of the header of a file, and what is between its cells."""
+    encoding, quote = _encoding_of(path, options.encoding), _quote(options)
+    separator, cells = first_row(path, options.separator, encoding, quote, options.escape)
+    own = replace(options, separator=separator)
+    rows = _first_rows(path, separator, encoding, quote, options.escape)
+    return replace(own, header=_has_names(path, named, own, rows[0] if rows else cells, rows))
+
+
 def _without_names(path: Path, options: ReadOptions) -> dict[str, str]:
     """The columns that a header has no name for, and why they are no fields."""
-    _, cells = first_row(path, options.separator, _encoding_of(path, options.encoding), options.quote or _QUOTE)
-    if options.header is False or not is_header(cells):
+    if not options.header:
         return {}
+    _, cells = first_row(path, options.separator, _encoding_of(path, options.encoding), _quote(options), options.escape)
     reason = "it has no name in the first row, as the row numbers that pandas writes"
     return {f"column {number}": reason for number, cell in enumerate(cells, start=1) if not cell.strip()}
 
@@ -324,11 +481,15 @@ def _without_names(path: Path, options: ReadOptions) -> dict[str, str]:
 def _repaired(path: Path, allowed: int, options: ReadOptions) -> Repaired:
     if (encoding := _encoding_of(path, options.encoding)) != "utf-8":
         raise DataError(f"{path} is in {encoding}, and bad rows are found in UTF-8 alone: save it as that")
-    quote = options.quote or _QUOTE
-    separator, cells = first_row(path, options.separator, quote=quote)
-    header = is_header(cells) if options.header is None else options.header
-    return repaired_csv(path, separator, header, allowed, quote)
+    separator, missing = options.separator or ",", _missing(options)
+    texts = options.text or ()
+    return repaired_csv(path, separator, bool(options.header), allowed, _quote(options), options.escape, missing, texts)
 
 
-_USES = frozenset({"separator", "header", "columns", "length", "tokenizer", "encoding", "comment", "quote"})
+_USES = frozenset(
+    {
+        *("separator", "header", "columns", "length", "tokenizer", "encoding"),
+        *("comment", "quote", "escape", "missing", "text"),
+    }
+)
 FILE_FORMATS = (FileFormat("csv", (".csv", ".tsv", ".tab", ".data", ".dat"), _open_csv, _USES, recognizes=is_table),)

@@ -8,23 +8,26 @@ Source: https://jsonlines.org
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import re
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
 from descend.arguments import shown
 from descend.data.bad_rows import repaired_jsonl
-from descend.data.expansion import compression_of
+from descend.data.expansion import compression_of, opened
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
 from descend.data.partitions import with_partitions
+from descend.data.table_numbers import EXACT, is_exact
 from descend.data.text_tables import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
 from descend.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from descend.data.file_format import FileSource, ReadOptions
@@ -35,6 +38,7 @@ MAX_KEYS = 32_768  # of an object
 _DEEPEST = 100  # objects and lists within each other: Arrow's parser calls itself for each, and would crash
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _KEY = re.compile(rb'"((?:[^"\\]|\\.)*+)"[ \t]*:')
+_LONG = re.compile(rb"\d{16}")
 _BLANKS = " \t\n\r"  # of JSON
 _LIST_BYTES = 2**28
 _OTHER_FORMS = (frozenset({"columns", "index", "data"}), frozenset({"schema", "data"}))
@@ -184,23 +188,136 @@ def _lines_of_list(path: Path) -> bytes:
     return "\n".join(lines).encode()
 
 
-def _parse(path: Path) -> Iterable[Any]:
-    arrow_json = library("pyarrow.json", "a file of JSON lines")
+def _parse(path: Path, texts: Sequence[str] = ()) -> Iterable[Any]:
+    arrow, arrow_json = library("pyarrow", "a list of JSON"), library("pyarrow.json", "a file of JSON lines")
     how = arrow_json.ReadOptions(block_size=BLOCK_BYTES)
     with decompressed(path) as stream:
         is_list = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+    lines = None
     if is_list:
         lines = _lines_of_list(path)
         _check_rows(path, lines, 0)
-        yield arrow_json.read_json(library("pyarrow", "a list of JSON").BufferReader(lines), read_options=how)
-        return
-    _check(path)
-    _check_by_rows(path)
-    with decompressed(path) as stream:
-        if path.stat().st_size <= IN_MEMORY_BYTES and compression_of(path) is None:
-            yield arrow_json.read_json(stream, read_options=how)
+    else:
+        _check(path)
+        _check_by_rows(path)
+
+    def rows() -> BinaryIO:
+        return opened(path) if lines is None else io.BytesIO(lines)
+
+    inexact: set[str] = set()
+    with arrow.PythonFile(_WithTexts(rows(), texts), "r") if texts or lines else decompressed(path) as stream:
+        if lines is not None or (path.stat().st_size <= IN_MEMORY_BYTES and compression_of(path) is None):
+            parts: Iterable[Any] = [arrow_json.read_json(stream, read_options=how)]
         else:
-            yield from arrow_json.open_json(stream, read_options=how)
+            parts = arrow_json.open_json(stream, read_options=how)
+        for part in parts:
+            inexact.update(_inexact(part.schema.names, part.columns))
+            yield part
+    if inexact:
+        _check_integers(rows(), sorted(inexact))
+
+
+class _WithTexts(io.RawIOBase):
+    """Rows in which the values of some keys are texts, as they are written.
+
+    Args:
+        rows: A file of objects, one a line.
+        texts: The keys; NAME.PART is one of an object within the row.
+    """
+
+    def __init__(self, rows: BinaryIO, texts: Sequence[str]) -> None:
+        self._rows, self._texts = rows, texts
+        self._held = b""
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:  # as Arrow calls it
+        """The next bytes."""
+        if not self._texts:
+            return self._rows.read(size)
+        parts = [self._held]
+        total = len(self._held)
+        while (size < 0 or total < size) and (line := self._rows.readline()):
+            parts.append(self._changed(line))
+            total += len(parts[-1])
+        whole = b"".join(parts)
+        end = len(whole) if size < 0 else size
+        self._held = whole[end:]
+        return whole[:end]
+
+    def _changed(self, line: bytes) -> bytes:
+        try:
+            row, written = json.loads(line), json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
+        except (ValueError, RecursionError):  # the parser says what is wrong
+            return line
+        if not isinstance(row, dict):
+            return line
+        for name in self._texts:
+            for place, raw, key in _places(cast("Any", row), written, name):
+                value = raw[key]
+                if value is not None and not isinstance(value, (list, dict)):
+                    place[key] = str(value).lower() if isinstance(value, bool) else value
+        return json.dumps(row).encode() + b"\n"
+
+
+def _places(row: dict[str, Any], written: Any, name: str) -> Iterator[tuple[dict[str, Any], Any, str]]:
+    """The objects of two equal rows that have the value of a column, and the key of it there."""
+    if name in row:
+        yield row, written, name
+        return
+    for at in (place for place, one in enumerate(name) if one == "."):
+        inner = row.get(name[:at])
+        if isinstance(inner, dict):
+            yield from _places(cast("Any", inner), written[name[:at]], name[at + 1 :])
+
+
+def _inexact(names: Sequence[str], columns: Sequence[Any], before: str = "") -> Iterator[str]:
+    """The columns of float64 whose numbers are so large that integers among them may have been rounded."""
+    arrow, compute = library("pyarrow", "JSON"), library("pyarrow.compute", "JSON")
+    for name, values in zip(names, columns, strict=True):
+        kind = values.type
+        while arrow.types.is_list(kind):
+            values = compute.list_flatten(values)
+            kind = values.type
+        if arrow.types.is_struct(kind):
+            parts = [compute.struct_field(values, place) for place in range(kind.num_fields)]
+            yield from _inexact([part.name for part in kind], parts, f"{before}{name}.")
+        elif arrow.types.is_floating(kind):
+            ends = compute.min_max(values)
+            if any(abs(end.as_py() or 0) >= EXACT for end in ends.values()):
+                yield before + name
+
+
+def _check_integers(rows: BinaryIO, names: Sequence[str]) -> None:
+    """Check that no integer was rounded in columns of float64.
+
+    Raises:
+        ValueError: one was.
+    """
+    number = -1
+    for line in rows:
+        number += bool(line.strip())
+        if _LONG.search(line) is None:
+            continue
+        row = json.loads(line)
+        for name in names:
+            for place, _, key in _places(row, row, name):
+                for value in _leaves(place[key]):
+                    if isinstance(value, int) and not isinstance(value, bool) and not is_exact(str(value)):
+                        raise ValueError(
+                            f"row {number:,}, '{name}': {value} is more than 2**53 and no number of float64, so "
+                            f"different ones would become equal: text=['{name}'] keeps them as they are written"
+                        )
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for one in cast("list[Any]", value):
+            yield from _leaves(one)
+    else:
+        yield value
 
 
 def _check_by_rows(path: Path) -> None:
@@ -225,7 +342,8 @@ def _check_by_rows(path: Path) -> None:
 
 
 def _open_jsonl(paths: Sequence[Path], options: ReadOptions) -> FileSource:
-    tables = TextTables(paths, _parse, options.skip_bad, repaired_jsonl, may_lack=True)
+    parse = partial(_parse, texts=tuple(options.text or ()))
+    tables = TextTables(paths, parse, options.skip_bad, repaired_jsonl, may_lack=True)
     return samples_of_tables(with_partitions(tables, paths, several=True), options)
 
 
@@ -239,7 +357,7 @@ FILE_FORMATS = (
         "jsonl",
         (".jsonl", ".ndjson", ".json"),
         _open_jsonl,
-        frozenset({"columns", "length", "tokenizer"}),
+        frozenset({"columns", "length", "tokenizer", "text"}),
         recognizes=_is_json,
     ),
 )

@@ -21,6 +21,7 @@ from descend.data.expansion import FREE_BYTES, check_expansion
 from descend.data.file_format import FileFormat, library
 from descend.data.joined_schemas import in_schema, joined_schema
 from descend.data.packed_text import samples_of_tables
+from descend.data.parquet_footer import TRAILER_BYTES, column_chunks
 from descend.data.partitions import with_partitions
 from descend.errors import DataError
 
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from descend.data.file_format import FileSource, ReadOptions
+    from descend.data.parquet_footer import ColumnChunk
 
 __all__ = ["FILE_FORMATS", "MAX_GROUP_ROWS", "ParquetFiles"]
 
 MAX_FOOTER_BYTES = 2**26
-_TRAILER_BYTES = 8  # the length of the footer, and a magic number
 _NUMBER_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _DICTIONARY_BYTES = 2**24
 _SCANNED_ROWS = 2**17  # that are decoded at once where few of them are wanted
@@ -59,11 +60,13 @@ class ParquetFiles:
         self.chunks: list[Chunk] = []
         self._full: set[str] = set()
         self._footers: dict[Path, Any] = {}  # parsed once: there may be thousands of row groups
+        self._groups: dict[Path, list[list[ColumnChunk]]] = {}
         schemas: dict[Path, Any] = {}
         for path in paths:
             _check_footer(path)
             file = self._open(path)
             self._footers[path] = file.metadata
+            groups = self._groups[path] = column_chunks(path)
             if file.metadata.num_columns > MAX_COLUMNS:
                 raise DataError(f"{path} has {file.metadata.num_columns:,} columns; at most {MAX_COLUMNS:,} are read")
             schemas[path], first = empty_table(file.schema_arrow).schema.remove_metadata(), 0
@@ -78,8 +81,8 @@ class ParquetFiles:
                     )
                 self.chunks.append(Chunk(path, index, first, group.num_rows))
                 first += group.num_rows
-                full &= _without_nulls(group)
-                _check_size(f"{path}: row group {index}", group)
+                full &= {one.path for one in groups[index] if one.nulls == 0}
+                _check_size(f"{path}: row group {index}", groups[index])
             self._full = full if len(paths) == 1 or path == paths[0] else self._full & full
         self.schema: Any = joined_schema(schemas, chosen)
 
@@ -95,9 +98,11 @@ class ParquetFiles:
 
     def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
         """Some columns of a row group. A file is opened for each, since threads and processes cannot share one."""
-        group = self._footers[chunk.path].row_group(chunk.index)
+        group = self._groups[chunk.path][chunk.index]
         with self._open(chunk.path, _texts_of_dictionaries(group, FREE_BYTES)) as file:
-            table = flattened(file.read_row_group(chunk.index, columns=_tops(file, columns), use_threads=True))
+            stored = file.read_row_group(chunk.index, columns=_tops(file, columns), use_threads=True)
+        stored.validate(full=True)  # text of a damaged file need not be UTF-8
+        table = flattened(stored)
         if table.num_rows != chunk.rows:
             raise ValueError(f"the row group has {table.num_rows:,} rows and promises {chunk.rows:,}")
         return in_schema(table, self._of(columns))
@@ -111,7 +116,7 @@ class ParquetFiles:
         wanted, back = np.unique(rows, return_inverse=True)
         parts: list[Any] = []
         begin = 0
-        group = self._footers[chunk.path].row_group(chunk.index)
+        group = self._groups[chunk.path][chunk.index]
         with self._open(chunk.path, _texts_of_dictionaries(group, 0)) as file:
             tops = _tops(file, columns)
             for batch in file.iter_batches(_SCANNED_ROWS, row_groups=[chunk.index], columns=tops, use_threads=True):
@@ -123,7 +128,20 @@ class ParquetFiles:
                     break
         if wanted[-1] >= begin:
             raise ValueError(f"the row group has {begin:,} rows and promises {chunk.rows:,}")
-        return in_schema(flattened(arrow.Table.from_batches(parts)), self._of(columns)).take(back)
+        stored = arrow.Table.from_batches(parts)
+        stored.validate(full=True)
+        return in_schema(flattened(stored), self._of(columns)).take(back)
+
+    def bounds(self, column: str) -> tuple[int | None, int | None]:
+        """The least and the largest integer of a column, where the statistics in the files say it."""
+        kind = self.schema.field(column).type
+        if kind.bit_width < 32:  # stored as integers of another width
+            return None, None
+        signed = not str(kind).startswith("u")
+        chunks = [one for groups in self._groups.values() for group in groups for one in group if one.path == column]
+        ends = [end for one in chunks for end in (one.low, one.high) if end is not None]
+        found = [int.from_bytes(end, "little", signed=signed) for end in ends]
+        return min(found, default=None), max(found, default=None)
 
     def without_nulls(self, column: str) -> bool:
         """Whether the statistics in the files say so."""
@@ -146,11 +164,11 @@ def _check_footer(path: Path) -> None:
     """Check that the description of a file, which is read whole, is not too long to be read."""
     with path.open("rb") as file:
         file.seek(0, 2)
-        if (size := file.tell()) < _TRAILER_BYTES:
+        if (size := file.tell()) < TRAILER_BYTES:
             return
-        file.seek(size - _TRAILER_BYTES)
+        file.seek(size - TRAILER_BYTES)
         length = int.from_bytes(file.read(4), "little")
-        ends = file.read() == b"PAR1" and length <= size - _TRAILER_BYTES  # otherwise the library says what is wrong
+        ends = file.read() == b"PAR1" and length <= size - TRAILER_BYTES  # otherwise the library says what is wrong
     if ends and length > MAX_FOOTER_BYTES:
         raise DataError(
             f"{path} has a footer of {length:,} bytes; at most {MAX_FOOTER_BYTES:,} are read: write it with larger row "
@@ -158,40 +176,28 @@ def _check_footer(path: Path) -> None:
         )
 
 
-def _check_size(place: str, group: Any) -> None:
+def _check_size(place: str, group: Sequence[ColumnChunk]) -> None:
     """Check that columns of numbers do not become far larger than they are in the file."""
-    columns = [group.column(number) for number in range(group.num_columns)]
-    numbers = [one for one in columns if one.physical_type in _NUMBER_BYTES]
-    promised = sum(one.num_values * _NUMBER_BYTES[one.physical_type] for one in numbers)
-    stored = sum(one.total_compressed_size for one in numbers)
+    numbers = [one for one in group if one.type in _NUMBER_BYTES]
+    promised = sum(one.values * _NUMBER_BYTES[one.type] for one in numbers)
+    stored = sum(one.stored_bytes for one in numbers)
     check_expansion(place, stored, promised, "write it with smaller row groups")
 
 
-def _texts_of_dictionaries(group: Any, free_bytes: int) -> list[str]:
+def _texts_of_dictionaries(group: Sequence[ColumnChunk], free_bytes: int) -> list[str]:
     """Columns whose texts may be far larger than what is stored; of a large column the texts are stored themselves.
 
     Args:
-        group: Description of a row group.
+        group: The columns of a row group.
         free_bytes: No column that can have no more than this.
     """
-    columns = [group.column(number) for number in range(group.num_columns)]
     return [
-        one.path_in_schema
-        for one in columns
-        if one.physical_type == "BYTE_ARRAY" and one.has_dictionary_page
-        if one.total_uncompressed_size < _DICTIONARY_BYTES
-        if one.num_values * one.total_uncompressed_size > free_bytes
+        one.path
+        for one in group
+        if one.type == "BYTE_ARRAY" and one.has_dictionary
+        if one.plain_bytes < _DICTIONARY_BYTES
+        if one.values * one.plain_bytes > free_bytes
     ]
-
-
-def _without_nulls(group: Any) -> set[str]:
-    """The columns of a row group whose statistics say that no value is missing."""
-    columns = [group.column(number) for number in range(group.num_columns)]
-    return {
-        one.path_in_schema
-        for one in columns
-        if one.statistics is not None and one.statistics.has_null_count and one.statistics.null_count == 0
-    }
 
 
 def _open_parquet(paths: Sequence[Path], options: ReadOptions) -> FileSource:
@@ -204,7 +210,7 @@ FILE_FORMATS = (
         "parquet",
         (".parquet", ".pq"),
         _open_parquet,
-        frozenset({"columns", "length", "image_size", "tokenizer"}),
+        frozenset({"columns", "length", "image_size", "tokenizer", "text"}),
         recognizes=lambda begin: begin.startswith(b"PAR1"),
         by_place=True,
     ),

@@ -10,7 +10,7 @@ import pytest
 from data.files import refusal, same
 
 from descend.data import read, text_tables
-from descend.data.formats.csv import first_row, is_header
+from descend.data.formats.csv import first_row
 from descend.errors import ConfigurationError
 
 RNG = np.random.default_rng(0)
@@ -114,8 +114,6 @@ def test_the_first_row(tmp_path):
     (tmp_path / "a.csv").write_text("\ufeffa;b,c;d\n1;2;3\n", encoding="utf-8")
     assert first_row(tmp_path / "a.csv", None) == (";", ["a", "b,c", "d"])
     assert first_row(tmp_path / "a.csv", ",")[0] == ","
-    assert is_header(["a", "b"])
-    assert not any(is_header(cells) for cells in (["a", "1e3"], ["", " "], ["nan"]))
 
 
 def test_the_separator_of_a_table_is_one_character(tmp_path):
