@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["MOVING", "import_permuted", "joined_samples", "plain_shape"]
 
 # Operators that may move the samples away from the front, or take what is joined with them.
-MOVING = ("Transpose", "Reshape", "Unsqueeze", "Gemm", "Shape")
+MOVING = ("Transpose", "Reshape", "Unsqueeze", "Flatten", "Gemm", "Shape")
 
 
 def import_permuted(r: GraphImporter, node: Node, import_node: NodeImporter) -> Value | tuple[Value | None, ...]:
@@ -91,7 +91,7 @@ def plain_shape(x: Tensor | Permuted) -> tuple[int, ...]:
 
 
 def _plain(x: Tensor | Permuted) -> Tensor:
-    return Tensor(x.layer, _shape(_groups_of(x)))
+    return Tensor(x.layer, _shape(_groups_of(x)), type=x.type)
 
 
 def _size(group: tuple[int | None, ...]) -> int | None:
