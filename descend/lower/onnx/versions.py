@@ -429,7 +429,10 @@ def _pads(r: GraphImporter, node: Node) -> Node:
 
 def _tiled_once(r: GraphImporter, node: Node) -> Node:
     """At first one dimension was repeated."""
-    times, axis, rank = node.integer(1), node.integer(2), _rank(node.given(0))
+    counts = [node.fixed(place).array for place in (1, 2)]  # of the type of the data, which may be floats
+    if any(one.size != 1 or one.dtype.kind not in "fiu" or one.item() != int(one.item()) for one in counts):
+        raise UnsupportedNode("has tiles or an axis that is not one integer")
+    times, axis, rank = int(counts[0].item()), int(counts[1].item()), _rank(node.given(0))
     if not -rank <= axis < rank:
         raise UnsupportedNode(f"has axis {axis}, and its input has {rank} dimensions")
     repeats = np.ones(rank, np.int64)
@@ -454,6 +457,13 @@ def _resized(r: GraphImporter, node: Node) -> Node:
     """An Upsample, and a Resize of opset 10, begin at the edge of the first pixel and take the pixel before a place."""
     own = {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
     x, scales = node.given(0), node.given(1)
+    if node.get("mode", b"nearest") == b"nearest" and isinstance(scales, ConstantValue):
+        for size, scale in zip(_sizes(x) or [], scales.array.reshape(-1).tolist(), strict=False):
+            if size is not None and 0 < scale < 1 and (np.arange(int(size * scale)) / np.float32(scale) % 1).any():
+                raise UnsupportedNode(
+                    f"takes the nearest of {size} entries at a scale of {scale:g}, which this version leaves open: write "
+                    "the file with opset 11 or later"
+                )
     return replace(node, kind="Resize", attributes={**node.attributes, **own}, inputs=(x, None, scales))
 
 

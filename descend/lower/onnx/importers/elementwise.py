@@ -186,7 +186,7 @@ def clip(r: GraphImporter, node: Node) -> Value:
             x = x if bound is None else r.layer(kind, node, *r.broadcast(node, x, bound))
         return r.gives_integers(x, node.integers)
     low, high = (node.number(i, name, unset) for i, name, unset in ((1, "min", -math.inf), (2, "max", math.inf)))
-    if math.isfinite(low) and math.isfinite(high):
+    if math.isfinite(low) and math.isfinite(high) and low < high:  # else the upper bound is what there is
         return r.layer(Clamp, node, x, min=low, max=high)
     x = r.layer(MaxConstant, node, x, constant=low) if math.isfinite(low) else x
     return r.layer(MinConstant, node, x, constant=high) if math.isfinite(high) else x

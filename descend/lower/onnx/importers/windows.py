@@ -114,6 +114,10 @@ def deconvolution(r: GraphImporter, node: Node) -> Value:
     ends = zip(x.shape[1:], size, stride, dilation, more, strict=True)
     whole = [(n - 1) * s + (k - 1) * d + 1 + extra for n, k, s, d, extra in ends]
     sides = _taken_off(node, x.shape[1:], stride, whole)
+    # A wanted size beyond what the windows cover is reached behind them, where there is the bias alone.
+    if "output_shape" in node.attributes:
+        more = tuple(extra + max(-begin - end, 0) for extra, (begin, end) in zip(more, sides, strict=True))
+    sides = [(begin, end) if begin + end > 0 else (0, 0) for begin, end in sides]
     even = all(begin == end for begin, end in sides)
     own = {"stride": stride, "dilation": dilation, "output_padding": more, **_kernel(r, node)}
     padding = tuple(begin if even else 0 for begin, _ in sides)
@@ -127,9 +131,14 @@ def _taken_off(node: Node, space: Shape, stride: Shape, whole: list[int]) -> lis
     wanted = node.get("output_shape", [n * s for n, s in zip(space, stride, strict=True)])[-len(space) :]
     if len(wanted) != len(space):
         raise UnsupportedNode(f"has output_shape {list(wanted)} for {len(space)} dimensions")
-    if auto.startswith("SAME") or "output_shape" in node.attributes:
-        return [_halves(max(size - left, 0), auto == "SAME_UPPER") for size, left in zip(whole, wanted, strict=True)]
+    if not _has_pads(node):
+        return [_halves(size - left, auto == "SAME_UPPER") for size, left in zip(whole, wanted, strict=True)]
     return list(zip(pads[: len(space)], pads[len(space) :], strict=True))
+
+
+def _has_pads(node: Node) -> bool:
+    """Whether the padding of a transposed convolution is given, and not worked out from the size of its result."""
+    return not (text(node.get("auto_pad", "NOTSET")).startswith("SAME") or "output_shape" in node.attributes)
 
 
 def _kernel_shape(node: Node) -> Shape:
