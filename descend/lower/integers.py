@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, cast
 
 import torch
 
 from descend.errors import DataError
-from descend.graph.kinds.integers import CheckedIndex, IntegerConstant, IntegerOperator, ToFormat
+from descend.graph.kinds.integers import CheckedIndex, IntegerConstant, IntegerOperator, IntegerReduction, ToFormat
 from descend.lower.gradients import with_gradient
 from descend.lower.registry import lowers
 from descend.lower.tracing import in_transform
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def _rounded(narrow: torch.dtype) -> Forward:
     """x rounded to a narrower format and back; the gradient passes as it is, and is not rounded itself."""
-    return with_gradient(lambda x: x.to(narrow).to(x.dtype), lambda dy, y, x: dy)
+    return with_gradient(lambda x: x.to(narrow).to(x.dtype, copy=True), lambda dy, y, x: dy)
 
 
 @lowers(ToFormat, with_pass=True)
@@ -52,13 +53,13 @@ def integer_constant(planned: PlannedLayer) -> Forward:
 
 @lowers(IntegerOperator)
 def integer_operator(planned: PlannedLayer) -> Forward:
-    """The operation; a divisor of 0, and an exponent below 0, have no result among the integers."""
+    """The operation; a divisor of 0, and 0 to an exponent below 0, have no result among the integers."""
     operation = cast("IntegerOperator", planned.layer).operation
 
     def forward(a: Tensor, b: Tensor) -> Tensor:
-        wrong = b < 0 if operation == "power" else b == 0
+        wrong = (a == 0) & (b < 0) if operation == "power" else b == 0
         if not in_transform(b) and bool(wrong.any()):
-            what = "has an exponent below 0" if operation == "power" else "divides by 0"
+            what = "raises 0 to an exponent below 0" if operation == "power" else "divides by 0"
             raise DataError(f"layer '{planned.name}' ({operation}) {what}, which has no result among the integers")
         return _integers(operation, a, b)
 
@@ -67,13 +68,52 @@ def integer_operator(planned: PlannedLayer) -> Forward:
 
 def _integers(operation: str, a: Tensor, b: Tensor) -> Tensor:
     if operation == "power":
-        return torch.pow(a, b)
+        fraction = torch.where(a.abs() == 1, torch.where(b % 2 == 0, 1, a), 0)  # of an exponent below 0
+        return torch.pow(a, b.clamp_min(0)).where(b >= 0, fraction)
     # The smallest integer over -1 has no quotient and is an exception of the processor; its negative wraps around.
     of_one = b == -1
     safe = b.where(~of_one, 1)
     if operation == "divide":
         return torch.div(a, safe, rounding_mode="trunc").where(~of_one, -a)
     return (torch.fmod if operation == "remainder" else torch.remainder)(a, safe)
+
+
+@lowers(IntegerReduction)
+def integer_reduction(planned: PlannedLayer) -> Forward:
+    """In float64, which holds all sums of 32 bits; of 64 bits exactly, where the result is one of them."""
+    layer = cast("IntegerReduction", planned.layer)
+    operation, dims = layer.operation, [axis + 1 for axis in layer.axes]
+    count = math.prod(planned.input_shapes[0][axis] for axis in layer.axes)
+
+    def forward(x: Tensor) -> Tensor:
+        wide = _reduced(operation, x.double(), dims, count)
+        y = _saturated(wide, x.dtype)
+        if x.dtype == torch.int64 and operation not in ("product", "norm"):
+            exact = _reduced(operation, x, dims, count)
+            y = exact.where(wide.abs() < 2.0**62, y)
+        return y.view(len(x), *planned.output_shape)
+
+    return forward
+
+
+def _reduced(operation: str, x: Tensor, dims: list[int], count: int) -> Tensor:
+    if operation == "product":
+        for dim in sorted(dims, reverse=True):
+            x = x.prod(dim)
+        return x
+    x = x.abs() if operation == "magnitudes" else x * x if operation in ("squares", "norm") else x
+    total = x.sum(dims)
+    if operation == "norm":
+        return total.sqrt()
+    return torch.div(total, count, rounding_mode="trunc") if operation == "mean" else total
+
+
+def _saturated(x: Tensor, wanted: torch.dtype) -> Tensor:
+    """Fractions without what is behind the point, kept within a format of integers."""
+    bounds = torch.iinfo(wanted)
+    inside = x.clamp(float(bounds.min), float(bounds.max))
+    # The largest integer of 64 bits is rounded up to a float64, which is beyond them.
+    return torch.where(inside >= float(bounds.max), bounds.max, inside.to(wanted)).to(wanted)
 
 
 @lowers(CheckedIndex)

@@ -17,11 +17,12 @@ from descend.graph.layer import Layer, Shape, shown
 if TYPE_CHECKING:
     from descend.graph.layer import Incoming
 
-__all__ = ["CheckedIndex", "IntegerConstant", "IntegerOperator", "ToFormat"]
+__all__ = ["CheckedIndex", "IntegerConstant", "IntegerOperator", "IntegerReduction", "ToFormat"]
 
 INTEGER_FORMATS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FORMATS = (*INTEGER_FORMATS, "float", "float16", "bfloat16")
 _OPERATIONS = ("divide", "remainder", "modulo", "power")
+_REDUCTIONS = ("sum", "mean", "product", "magnitudes", "squares", "norm")
 
 
 def _check_word(field: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -70,7 +71,7 @@ class IntegerOperator(SameShape):
     - divide: the quotient without what is behind the point
     - remainder: what that leaves, which has the sign of the dividend
     - modulo: what the quotient that is rounded down leaves, which has the sign of the divisor
-    - power: with an exponent of at least 0
+    - power: without what is behind the point
     """
 
     num_parents: ClassVar[int | None] = 2
@@ -81,6 +82,28 @@ class IntegerOperator(SameShape):
         """The shape of both."""
         _check_word("operation", self.operation, _OPERATIONS)
         return super().output_shape(inputs)
+
+
+class IntegerReduction(Layer):
+    """A tensor of integers without some of its dimensions; beyond the format there is its largest or smallest integer.
+
+    - sum, product
+    - mean: without what is behind the point
+    - magnitudes: the sum of absolute values
+    - squares: the sum of squares
+    - norm: the root of that, without what is behind the point
+    """
+
+    operation: str = ""
+    axes: tuple[int, ...] = ()
+
+    def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
+        """The sizes that are left, or one entry."""
+        _check_word("operation", self.operation, _REDUCTIONS)
+        shape = inputs[0].shape
+        if not self.axes or not all(0 <= axis < len(shape) for axis in self.axes):
+            raise GraphError(f"has axes {shown(self.axes)}, and {inputs[0]}: expected one or more of its dimensions")
+        return tuple(size for axis, size in enumerate(shape) if axis not in self.axes) or (1,)
 
 
 class CheckedIndex(Entrywise):

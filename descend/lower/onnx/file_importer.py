@@ -416,7 +416,7 @@ def _with_integers(r: GraphImporter, node: Node) -> Node:
 
 
 def _typed(r: GraphImporter, node: Node, value: Value, kind: int, place: int) -> Value:
-    """An output with its type: what was computed is rounded to a narrow format, and integers of it wrap around."""
+    """An output with its type: what was computed is rounded to a narrow format."""
     if not isinstance(value, (Tensor, Permuted)):
         return value
     value = replace(value, type=kind)
@@ -424,8 +424,6 @@ def _typed(r: GraphImporter, node: Node, value: Value, kind: int, place: int) ->
         return value
     if kind in HALVES:
         return r.formatted(value, HALVES[kind], f"{node.name}/rounded_{place}")
-    if node.integers in ("int8", "int16", "int32", "uint8") and node.kind.startswith("Reduce"):
-        return r.formatted(value, node.integers, f"{node.name}/wrapped_{place}")
     return value
 
 

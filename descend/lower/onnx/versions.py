@@ -461,8 +461,8 @@ def _resized(r: GraphImporter, node: Node) -> Node:
         for size, scale in zip(_sizes(x) or [], scales.array.reshape(-1).tolist(), strict=False):
             if size is not None and 0 < scale < 1 and (np.arange(int(size * scale)) / np.float32(scale) % 1).any():
                 raise UnsupportedNode(
-                    f"takes the nearest of {size} entries at a scale of {scale:g}, which this version leaves open: write "
-                    "the file with opset 11 or later"
+                    f"takes the nearest of {size} entries at a scale of {scale:g}, which this version leaves open: "
+                    "write the file with opset 11 or later"
                 )
     return replace(node, kind="Resize", attributes={**node.attributes, **own}, inputs=(x, None, scales))
 
@@ -486,7 +486,6 @@ def _matrices_added(r: GraphImporter, node: Node) -> Node:
     return _without(node, "broadcast")
 
 
-_LARGEST = float(np.finfo(np.float32).max)
 _RATIO = _numbers_as_inputs(ratio=0.5)
 _AXES = _lists_as_inputs("axes")
 _PAIRS = ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor")
@@ -500,7 +499,7 @@ _OLDER: Mapping[str, tuple[tuple[int, Upgrade], ...]] = {
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), ((11, _of_rows),)),
     "BatchNormalization": ((6, _normalized_in_training), (7, _of_channels)),
     "Cast": ((1, _type_by_name),),
-    "Clip": ((1, _numbers_as_inputs(min=None, max=None)), (6, _numbers_as_inputs(min=-_LARGEST, max=_LARGEST))),
+    "Clip": ((6, _numbers_as_inputs(min=None, max=None)),),
     "Concat": ((1, _with_default("axis", 1)),),
     "Dropout": ((6, _dropped_in_training), (10, _RATIO)),
     "Gemm": ((6, _matrices_added),),

@@ -116,7 +116,9 @@ def by_descend(case: Case, opset: int) -> list[np.ndarray]:
         onnx.save(case.model(opset), path)
         module = descend.onnx.load(path).to_torch(outputs=[f"y{i}" for i in case.looked_at]).eval()
     with torch.no_grad():
-        got = module(**{f"i{i}": torch.from_numpy(np.moveaxis(case.inputs[i], case.samples[0], 0).copy()) for i in case.data})
+        got = module(
+            **{f"i{i}": torch.from_numpy(np.moveaxis(case.inputs[i], case.samples[0], 0).copy()) for i in case.data}
+        )
     return [one.numpy() for one in (got if isinstance(got, tuple) else (got,))]
 
 
@@ -194,12 +196,47 @@ def with_hint(since: int, *cases: Case) -> list[Case]:
 
 _INSIDE = {"Acos": np.tanh(X), "Asin": np.tanh(X), "Atanh": np.tanh(X), "Acosh": POSITIVE + 1}
 _INSIDE |= {"Log": POSITIVE, "Sqrt": POSITIVE, "Tan": np.tanh(X), "Not": X > 0}
-HINTED = "Abs Ceil Elu Exp Floor HardSigmoid LeakyRelu Log Neg Reciprocal Relu Selu Sigmoid Sqrt Tanh".split()
-ONE = "Acos Acosh Asin Asinh Atan Atanh Cos Cosh Erf HardSwish IsNaN Mish Not Round Sign Sin Sinh Softplus".split()
+HINTED = [
+    "Abs",
+    "Ceil",
+    "Elu",
+    "Exp",
+    "Floor",
+    "HardSigmoid",
+    "LeakyRelu",
+    "Log",
+    "Neg",
+    "Reciprocal",
+    "Relu",
+    "Selu",
+    "Sigmoid",
+    "Sqrt",
+    "Tanh",
+]
+ONE = [
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "Cos",
+    "Cosh",
+    "Erf",
+    "HardSwish",
+    "IsNaN",
+    "Mish",
+    "Not",
+    "Round",
+    "Sign",
+    "Sin",
+    "Sinh",
+    "Softplus",
+]
 ONE += ["Softsign", "Tan", *HINTED]
 OLD_ONLY = 7  # the first opset that onnxruntime runs in general
-PAIRS = "Add Sub Mul Div Pow Equal Less Greater And Or Xor".split()
-REDUCED = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()
+PAIRS = ["Add", "Sub", "Mul", "Div", "Pow", "Equal", "Less", "Greater", "And", "Or", "Xor"]
+REDUCED = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
 
 
 def one_input(kind: str, since: int) -> list[Case]:
@@ -260,7 +297,11 @@ def two_inputs(kind: str, since: int) -> list[Case]:
         most = np.array([[2**31 - 1, -(2**31)]], np.int32)
         cases.append(Case(kind, (most, most[:, ::-1].copy()), data=(0, 1)))
     if kind == "Pow" and since >= 12:
-        cases += [Case(kind, (INTS, ints(0, 1, 2, 3))), Case(kind, (INT32, np.array(2, "f4"))), Case(kind, (a, ints(2)))]
+        cases += [
+            Case(kind, (INTS, ints(0, 1, 2, 3))),
+            Case(kind, (INT32, np.array(2, "f4"))),
+            Case(kind, (a, ints(2))),
+        ]
     return cases
 
 
@@ -652,8 +693,22 @@ FAMILIES = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
     "Cast": casts,
     **dict.fromkeys(
-        "Reshape Flatten Transpose Squeeze Unsqueeze Concat Slice Split Tile Expand Identity Where Gather".split()
-        + "GatherElements ScatterElements Trilu CumSum DepthToSpace SpaceToDepth".split(),
+        [
+            "Reshape",
+            "Flatten",
+            "Transpose",
+            "Squeeze",
+            "Unsqueeze",
+            "Concat",
+            "Slice",
+            "Split",
+            "Tile",
+            "Expand",
+            "Identity",
+            "Where",
+            "Gather",
+        ]
+        + ["GatherElements", "ScatterElements", "Trilu", "CumSum", "DepthToSpace", "SpaceToDepth"],
         shapes,
     ),
 }

@@ -177,6 +177,9 @@ def cast(r: GraphImporter, node: Node) -> Value | None:
     return replace(value, layer=r.layer(Identity, node, value, datatype=wanted).layer)
 
 
+_LARGEST = float(np.finfo(np.float32).max)  # as a bound it means none, and half precision does not have it
+
+
 @imports("Clip", integers="computed")
 def clip(r: GraphImporter, node: Node) -> Value:
     """Clamp, or a bound on one side."""
@@ -186,6 +189,7 @@ def clip(r: GraphImporter, node: Node) -> Value:
             x = x if bound is None else r.layer(kind, node, *r.broadcast(node, x, bound))
         return r.gives_integers(x, node.integers)
     low, high = (node.number(i, name, unset) for i, name, unset in ((1, "min", -math.inf), (2, "max", math.inf)))
+    low, high = (one if abs(one) < _LARGEST else math.copysign(math.inf, one) for one in (low, high))
     if math.isfinite(low) and math.isfinite(high) and low < high:  # else the upper bound is what there is
         return r.layer(Clamp, node, x, min=low, max=high)
     x = r.layer(MaxConstant, node, x, constant=low) if math.isfinite(low) else x

@@ -109,7 +109,7 @@ def cumulative(r: GraphImporter, node: Node) -> Value:
     behind = (1,) * (len(x.shape) - axis - 1)
     wide = r.reshaped(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]), f"{node.name}/apart")
     kept = chosen(r, replace(node, name=f"{node.name}/kept"), (ones != 0).reshape(*ones.shape, *behind), wide)
-    y = reduced(r, node, kept, "sum", (axis + 1,), keep=False)
+    y = reduced(r, replace(node, integers=""), kept, "sum", (axis + 1,), keep=False)
     return r.formatted(y, node.integers, f"{node.name}/wrapped")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from descend.graph import Add, Concatenation, Embedding, Gather, LessConstant, Scale, Scatter
 from descend.lower.onnx.importers.steps import cut, known_sizes, own_axis, picked, piece_bounds
 from descend.lower.onnx.registry import imports
+from descend.lower.onnx.types import INTEGERS
 from descend.lower.onnx.values import ConstantValue, Node, ShapeValue, Tensor, UnsupportedNode, Value, integers, text
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ def one_hot(r: GraphImporter, node: Node) -> Value:
         )
     r.budget.array(size, size, itemsize=8)
     weights = r.weights(ConstantValue(np.eye(size, dtype=np.float32) * on), f"{node.name}/table", column_major=True)
+    if x.type not in INTEGERS:
+        x = r.formatted(x, "int64", f"{node.name}/places")
     return r.layer(
         Embedding, node, _counted(r, node, x, size), weights=[weights], num_embeddings=size, embedding_dim=size
     )

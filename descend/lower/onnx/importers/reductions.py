@@ -16,11 +16,20 @@ if TYPE_CHECKING:
     from descend.lower.onnx.graph_importer import GraphImporter
 
 
-_OF_INTEGERS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceSumSquare")
+_MODES = {
+    "ReduceL1": "magnitudes",
+    "ReduceL2": "norm",
+    "ReduceMax": "max",
+    "ReduceMean": "mean",
+    "ReduceMin": "min",
+    "ReduceProd": "product",
+    "ReduceSum": "sum",
+    "ReduceSumSquare": "squares",
+}
 
 
-@imports(*_OF_INTEGERS, integers="computed")
-@imports("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
+@imports(*_MODES, integers="computed")
+@imports("ReduceLogSum", "ReduceLogSumExp")
 def reduction(r: GraphImporter, node: Node) -> Value:
     """MultiDimReduction."""
     x = node.tensor()
@@ -31,7 +40,10 @@ def reduction(r: GraphImporter, node: Node) -> Value:
         raise UnsupportedNode("reduces over the samples")
     if node.kind == "ReduceLogSumExp":
         return log_sum_exp(r, node, x, axes, bool(node.get("keepdims", 1)))
-    mode = {"ReduceMean": "mean", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "product"}.get(node.kind, "sum")
+    mode = _MODES.get(node.kind, "sum")
+    if node.integers:
+        return reduced(r, node, x, mode, axes, bool(node.get("keepdims", 1)))
+    mode = mode if mode in ("max", "mean", "min", "product") else "sum"
     if node.kind in ("ReduceL2", "ReduceSumSquare"):
         x = r.layer(Square, f"{node.name}/square", x)
     elif node.kind == "ReduceL1":

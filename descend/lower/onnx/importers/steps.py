@@ -25,7 +25,7 @@ from descend.graph import (
     TensorPermute,
     Tessellate,
 )
-from descend.graph.kinds.integers import IntegerOperator
+from descend.graph.kinds.integers import IntegerReduction
 from descend.graph.layer import shown
 from descend.lower.onnx.values import ConstantValue, Node, Shape, ShapeValue, Tensor, UnsupportedNode, Value, integers
 
@@ -180,13 +180,11 @@ def padded(r: GraphImporter, node: Node, x: Tensor, sides: list[tuple[int, int]]
 def reduced(r: GraphImporter, node: Node, x: Tensor, mode: str, axes: tuple[int, ...], keep: bool) -> Tensor:
     """x without some dimensions, or with one entry in each of them."""
     own = sorted({own_axis(axis, len(x.shape)) for axis in axes})
-    y = r.layer(MultiDimReduction, node, x, mode="sum" if mode == "mean" else mode, axes=own)
-    if mode == "mean" and node.integers:
-        y = r.formatted(y, node.integers, f"{node.name}/sum")
-        count = np.full(y.shape or (1,), prod(x.shape[axis] for axis in own), node.integers)
-        both = (y, r.as_tensor(ConstantValue(count), node, len(count.shape)))
-        y = r.layer(IntegerOperator, f"{node.name}/mean", *both, operation="divide")
-    elif mode == "mean":
+    if node.integers and mode not in ("max", "min"):
+        y = r.gives_integers(r.layer(IntegerReduction, node, x, operation=mode, axes=own), node.integers)
+    else:
+        y = r.layer(MultiDimReduction, node, x, mode="sum" if mode == "mean" else mode, axes=own)
+    if mode == "mean" and not node.integers:
         y = times(r, f"{node.name}/mean", y, 1 / prod(x.shape[axis] for axis in own))
     left = tuple(size for axis, size in enumerate(x.shape) if axis not in own)
     kept = tuple(1 if axis in own else size for axis, size in enumerate(x.shape))
