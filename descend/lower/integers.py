@@ -69,7 +69,9 @@ def integer_operator(planned: PlannedLayer) -> Forward:
 def _integers(operation: str, a: Tensor, b: Tensor) -> Tensor:
     if operation == "power":
         fraction = torch.where(a.abs() == 1, torch.where(b % 2 == 0, 1, a), 0)  # of an exponent below 0
-        return torch.pow(a, b.clamp_min(0)).where(b >= 0, fraction)
+        bounds = torch.iinfo(a.dtype)
+        inside = a.double().pow(b.double()).abs() <= float(bounds.max)
+        return torch.pow(a, b.clamp_min(0)).where(inside, bounds.min).where(b >= 0, fraction)
     # The smallest integer over -1 has no quotient and is an exception of the processor; its negative wraps around.
     of_one = b == -1
     safe = b.where(~of_one, 1)

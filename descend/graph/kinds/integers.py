@@ -71,7 +71,8 @@ class IntegerOperator(SameShape):
     - divide: the quotient without what is behind the point
     - remainder: what that leaves, which has the sign of the dividend
     - modulo: what the quotient that is rounded down leaves, which has the sign of the divisor
-    - power: without what is behind the point
+    - power: without what is behind the point; beyond the format it is the smallest integer, as a conversion of a
+      float64 makes it
     """
 
     num_parents: ClassVar[int | None] = 2

@@ -409,6 +409,7 @@ def _with_integers(r: GraphImporter, node: Node) -> Node:
     (word, *others) = sorted(formats)
     if others or word in ("uint16", "uint32", "uint64"):
         raise UnsupportedNode(f"computes with {', '.join(sorted(formats))}, which no layer does")
+    word = "int64" if node.kind in ("ArgMax", "ArgMin") else word  # which holds the places too
     inputs = list(node.inputs)
     for place in places:
         inputs[place] = r.as_integers(inputs[place], word, f"{node.name}/{word}_{place}")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["MOVING", "import_permuted", "joined_samples", "plain_shape"]
 
 # Operators that may move the samples away from the front, or take what is joined with them.
-MOVING = ("Transpose", "Reshape", "Unsqueeze", "Flatten", "Gemm", "Shape")
+MOVING = ("Transpose", "Reshape", "Unsqueeze", "Gemm", "Shape")
 
 
 def import_permuted(r: GraphImporter, node: Node, import_node: NodeImporter) -> Value | tuple[Value | None, ...]:

@@ -43,6 +43,7 @@ class Case:
         outputs: How many outputs it has.
         taken: Which of them are looked at; all unless set.
         samples: Which dimension of the data, and of the result, has the samples.
+        constant: Whether it is looked at with constants alone, because no layer does it.
         now: The same as a node of opset 20, where onnxruntime does not run this one.
         tolerance: How far results may be apart.
     """
@@ -54,6 +55,7 @@ class Case:
     outputs: int = 1
     taken: tuple[int, ...] = ()
     samples: tuple[int, int] = (0, 0)
+    constant: bool = False
     now: Any = None
     tolerance: float = 1e-5
 
@@ -196,44 +198,23 @@ def with_hint(since: int, *cases: Case) -> list[Case]:
 
 _INSIDE = {"Acos": np.tanh(X), "Asin": np.tanh(X), "Atanh": np.tanh(X), "Acosh": POSITIVE + 1}
 _INSIDE |= {"Log": POSITIVE, "Sqrt": POSITIVE, "Tan": np.tanh(X), "Not": X > 0}
-HINTED = [
-    "Abs",
-    "Ceil",
-    "Elu",
-    "Exp",
-    "Floor",
-    "HardSigmoid",
-    "LeakyRelu",
-    "Log",
-    "Neg",
-    "Reciprocal",
-    "Relu",
-    "Selu",
-    "Sigmoid",
-    "Sqrt",
-    "Tanh",
-]
-ONE = [
-    "Acos",
-    "Acosh",
-    "Asin",
-    "Asinh",
-    "Atan",
-    "Atanh",
-    "Cos",
-    "Cosh",
-    "Erf",
-    "HardSwish",
-    "IsNaN",
-    "Mish",
-    "Not",
-    "Round",
-    "Sign",
-    "Sin",
-    "Sinh",
-    "Softplus",
-]
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+HINTED = _words("""
+    Abs Ceil Elu Exp Floor HardSigmoid LeakyRelu Log Neg Reciprocal Relu Selu Sigmoid Sqrt Tanh
+""")
+ONE = _words("""
+    Acos Acosh Asin Asinh Atan Atanh Cos Cosh Erf HardSwish IsNaN Mish Not Round Sign Sin Sinh Softplus
+""")
 ONE += ["Softsign", "Tan", *HINTED]
+MOVES = _words("""
+    Reshape Flatten Transpose Squeeze Unsqueeze Concat Slice Split Tile Expand Identity Where Gather GatherElements
+    ScatterElements Trilu CumSum DepthToSpace SpaceToDepth
+""")
 OLD_ONLY = 7  # the first opset that onnxruntime runs in general
 PAIRS = ["Add", "Sub", "Mul", "Div", "Pow", "Equal", "Less", "Greater", "And", "Or", "Xor"]
 REDUCED = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
@@ -439,7 +420,6 @@ def resizes(kind: str, since: int) -> list[Case]:
     half = np.array([1, 1, 0.5, 2], np.float32)
     if kind == "Upsample":
         if since == 1:
-            now = Case("Upsample", (IMAGE,), {"scales": [1.0, 1.0, 2.0, 3.0]})
             return [
                 Case(kind, (IMAGE,), {"height_scale": 2.0, "width_scale": 3.0}, now=_resize_of(scales, b"nearest")),
                 Case(
@@ -546,7 +526,7 @@ def shapes(kind: str, since: int) -> list[Case]:
                 each.append(Case(kind, (X > 0, x, x[:1, ::-1].copy()), data=(0, 1)))
                 each.append(Case(kind, (X > 0, x, x[:, ::-1].copy()), data=(0, 1, 2)))
             case "Gather":
-                each.append(Case(kind, (x, ints(0, -1, 2)), {"axis": 1} if since >= 11 else {"axis": 1}))
+                each.append(Case(kind, (x, ints(0, -1, 2)), {"axis": 1}))
                 each.append(Case(kind, (x[0], np.array([[0, 2], [1, 0]])), data=(1,)))
                 each.append(Case(kind, (x, np.array([[0, 2], [1, 0]])), {"axis": 2}))
                 if since >= 11:
@@ -672,6 +652,56 @@ def others(kind: str, since: int) -> list[Case]:
             return [Case(kind, (X, TWO[0])), Case(kind, (large, np.array([[2**24, 3]])))]
         case "GlobalAveragePool" | "GlobalMaxPool":
             return [Case(kind, (IMAGE,))]
+    return [replace(one, constant=True) for one in folded(kind, since)]
+
+
+def folded(kind: str, since: int) -> list[Case]:
+    """Operators that are computed of constants alone."""
+    whole, parts = drawn(2, 3, dtype="u1"), drawn(2, 3, seed=1, dtype="u1")
+    match kind:
+        case "BitShift":
+            return [Case(kind, (whole, np.array([1, 2, 0], np.uint8)), {"direction": way}) for way in ("LEFT", "RIGHT")]
+        case "BitwiseAnd" | "BitwiseOr" | "BitwiseXor":
+            return [Case(kind, (whole, parts)), Case(kind, (INTS, INTS[0]))]
+        case "BitwiseNot":
+            return [Case(kind, (INTS,))]
+        case "CastLike":
+            return [Case(kind, (3 * X, np.zeros(1, to))) for to in ("i4", "f8", "f2")]
+        case "Compress":
+            return [Case(kind, (X, np.array([True, False, True])), {"axis": 1}), Case(kind, (X, np.array([True])))]
+        case "DequantizeLinear":
+            return [Case(kind, (whole, number(0.5), np.array(3, np.uint8)))]
+        case "QuantizeLinear":
+            return [Case(kind, (X, number(0.1), np.array(3, np.uint8)))]
+        case "EyeLike":
+            return [Case(kind, (TWO,)), Case(kind, (TWO,), {"k": 1, "dtype": TensorProto.INT64})]
+        case "Hardmax":
+            return [Case(kind, (X,), own) for own in ({}, {"axis": 1}, {"axis": 2})]
+        case "LpNormalization":
+            return [Case(kind, (X,), {"p": p, "axis": 1}) for p in (1, 2)]
+        case "MeanVarianceNormalization":
+            return [Case(kind, (IMAGE,)), Case(kind, (IMAGE,), {"axes": [2]})]
+        case "NonZero":
+            return [Case(kind, (INTS,))]
+        case "Range":
+            return [Case(kind, tuple(map(np.array, three))) for three in ((0, 5, 2), (9, 2, -3))]
+        case "ReverseSequence":
+            return [Case(kind, (X, ints(1, 3)), {"batch_axis": 0, "time_axis": 1})]
+        case "ScatterND":
+            return [Case(kind, (X, np.array([[1, 2], [0, 0]]), drawn(2, 4, seed=3)))]
+        case "ScatterElements":
+            return [Case(kind, (X[0], np.array([[0, 2, 1, 0]]), TWO[:1]))]
+        case "GatherND":
+            return [Case(kind, (X, np.array([[1, 2], [0, 0]])))]
+        case "Unique":
+            return [Case(kind, (INTS.reshape(-1),))]
+        case "Shape":
+            return [Case(kind, (X,)), *([Case(kind, (X,), {"start": 1, "end": -1})] if since >= 15 else [])]
+        case "Size":
+            return [Case(kind, (X,))]
+        case "ConstantOfShape":
+            value = numpy_helper.from_array(np.array([7], np.int64))
+            return [Case(kind, (ints(2, 3),)), Case(kind, (ints(2, 3),), {"value": value})]
     return []
 
 
@@ -692,31 +722,14 @@ FAMILIES = {
     **dict.fromkeys(("Resize", "Upsample"), resizes),
     **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
     "Cast": casts,
-    **dict.fromkeys(
-        [
-            "Reshape",
-            "Flatten",
-            "Transpose",
-            "Squeeze",
-            "Unsqueeze",
-            "Concat",
-            "Slice",
-            "Split",
-            "Tile",
-            "Expand",
-            "Identity",
-            "Where",
-            "Gather",
-        ]
-        + ["GatherElements", "ScatterElements", "Trilu", "CumSum", "DepthToSpace", "SpaceToDepth"],
-        shapes,
-    ),
+    **dict.fromkeys(MOVES, shapes),
 }
 
 
 def cases_of(kind: str, since: int) -> list[Case]:
     """Nodes of a version of an operator."""
-    return FAMILIES.get(kind, others)(kind, since)
+    found = FAMILIES.get(kind, others)(kind, since)
+    return found or [replace(one, constant=True) for one in folded(kind, since)]
 
 
 def last_opset(kind: str, since: int) -> int:

@@ -314,6 +314,9 @@ def _pair(r: GraphImporter, node: Node, a: Value | None, b: Value | None) -> Ten
 def _pair_of_integers(r: GraphImporter, node: Node, a: Value | None, b: Value | None) -> Tensor:
     if node.kind == "Pow":
         b = _exponent(r, node, b)
+        if isinstance(a, Tensor) and isinstance(b, ConstantValue) and b.array.size == 1 and b.array.item() in (2, 3):
+            y = r.layer(Multiply, f"{node.name}/square" if b.array.item() == 3 else node, a, a)
+            return r.gives_integers(y if b.array.item() == 2 else r.layer(Multiply, node, y, a), node.integers)
     operation = _INTEGERS.get(node.kind)
     if operation == "modulo" and node.get("fmod", 0):
         operation = "remainder"
