@@ -129,7 +129,7 @@ def checked_index(planned: PlannedLayer) -> Forward:
         index = index.floor() if index.is_floating_point() else index.long()
         good = (index >= -size) & (index < size)
         if not in_transform(x) and not bool(good.all()):
-            raise DataError(f"{reader}: an index must be from {-size} to {size - 1}, got {index[~good][0].item():g}")
+            raise DataError(f"{reader}: an index must be from {-size} to {size - 1}, got {index[~good][0].item():.0f}")
         return torch.where(index < 0, index + size, index)
 
     return forward

@@ -273,7 +273,8 @@ class _FileImporter:
         if layer.name == name:
             return layer
         if taken:
-            return self.importer.layer(Identity, name, Tensor(layer, plain_shape(value))).layer
+            wide = DataType.DOUBLE if value.type == onnx.TensorProto.DOUBLE else None
+            return self.importer.layer(Identity, name, Tensor(layer, plain_shape(value)), datatype=wide).layer
         layer.name = self.importer.name(name)
         return layer
 

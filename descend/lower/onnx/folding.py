@@ -58,6 +58,10 @@ def fold(node: Node, outputs: int, budget: Budget) -> list[NDArray[Any]]:
         raise UnsupportedNode("computes with complex numbers, which no layer takes")
     if any(one.ndim > _MAX_DIMS for one in arrays):
         raise UnsupportedNode(f"computes with a constant of more than {_MAX_DIMS} dimensions")
+    if kind == "LpNormalization" and attributes.get("p", 2) == 1:
+        raise UnsupportedNode(
+            "divides by sums of absolute values, which the reference of ONNX computes with their signs"
+        )
     entries = _SIZES[kind](given, attributes)
     budget.array(entries, itemsize=_itemsize(attributes, arrays), operations=entries * _SLOW.get(kind, 1))
     if kind == "CumSum":  # the reference wants a number for the axis, where exporters write a list of one
