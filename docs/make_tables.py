@@ -1,4 +1,4 @@
-"""Writes the tables of docs/layers.md and docs/zoo.md from the code: python docs/make_tables.py
+"""Writes the tables of docs/layers.md, docs/zoo.md and docs/bridges.md from the code: python docs/make_tables.py
 
 A table stands between the lines `<!-- table: NAME -->` and `<!-- end -->`; a test compares both.
 """
@@ -132,7 +132,24 @@ def network_table() -> str:
     return call_list({name: getattr(descend.zoo, name) for name in NETWORKS})
 
 
+def onnx_table() -> str:
+    """The operators that are imported, with their versions and what they do with integers."""
+    from descend.lower.onnx.importers import ENTRYWISE
+    from descend.lower.onnx.registry import importer, integers_of
+    from descend.lower.onnx.versions import SINCE
+
+    assert ENTRYWISE  # importing it fills the registry
+    words = {"computed": "computed", "moved": "moved", "refused": "–"}
+    rows = []
+    for kind, versions in SINCE.items():
+        there = importer("Resize" if kind == "Upsample" else kind) or kind in ("If", "Constant")
+        integers = words[integers_of("Resize" if kind == "Upsample" else kind)] if there else "constants alone"
+        rows.append(f"| {kind} | {', '.join(map(str, versions))} | {integers} |")
+    return "\n".join(["| operator | since_version | integers |", "|---|---|---|", *rows])
+
+
 TABLES = {
+    "onnx": onnx_table,
     "layers": layers,
     "operators": operators,
     "initializers": initializers,
@@ -152,5 +169,5 @@ def written(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in (DOCS / "layers.md", DOCS / "zoo.md"):
+    for page in (DOCS / "layers.md", DOCS / "zoo.md", DOCS / "bridges.md"):
         page.write_text(written(page.read_text()))

@@ -124,7 +124,7 @@ def gather(planned: PlannedLayer) -> Forward:
     def forward(x: Tensor, indices: Tensor) -> Tensor:
         index, valid = whole_indices(indices, x.shape[dim])
         y = _picked(x, dim, index)
-        return y.where(_along(valid, y, dim), 0.0)
+        return y.where(_along(valid, y, dim), y.new_zeros(()))  # a fraction would make fractions of integers
 
     return forward
 
@@ -136,7 +136,7 @@ def scatter(planned: PlannedLayer) -> Forward:
 
     def forward(x: Tensor, indices: Tensor) -> Tensor:
         index, valid = whole_indices(indices, shape[dim - 1])
-        kept = x.where(_along(valid, x, dim), 0.0)
+        kept = x.where(_along(valid, x, dim), x.new_zeros(()))
         return x.new_zeros(len(x), *shape).scatter_add(dim, _along(index, x, dim).expand_as(x), kept)
 
     return forward

@@ -26,6 +26,7 @@ from descend.lower import (
     images,
     indexing,
     inputs,
+    integers,
     losses,
     mathematics,
     normalization,
@@ -57,6 +58,7 @@ FAMILIES = (
     images,
     indexing,
     inputs,
+    integers,
     learning,
     losses,
     mathematics,
@@ -316,7 +318,8 @@ class LoweredModel(torch.nn.Module):
                 "are for: let a layer of them read an Input layer"
             )
         # Tensors from nowhere are of the format that the module computes in.
-        like = next((one for one in chain(self.parameters(), fields.values()) if one.is_floating_point()), None)
+        each = chain(self.parameters(), self.buffers(), fields.values())
+        like = next((one for one in each if one.is_floating_point()), None)
         return ForwardContext(
             training=self.training,
             seed=torch.randint(2**63 - 1, (1,)).to(some.device) if seed is None else seed,

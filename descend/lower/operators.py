@@ -192,6 +192,8 @@ def _select(op: ops.Select) -> Function:
 
     def forward(predicate: Tensor, *branches: Tensor) -> Tensor:
         given = iter(branches)
+        if not predicate.is_floating_point():  # truths and integers have neither the constants nor all differences
+            predicate = predicate.to(torch.get_default_dtype())
         true = predicate.new_full((), op.value_if_true) if op.constant_if_true else next(given)
         false = predicate.new_full((), op.value_if_false) if op.constant_if_false else next(given)
         return torch.where((predicate - op.value).abs() < width, true, false)

@@ -133,7 +133,10 @@ CASES: list[Case] = [
         for kind in ["ReduceMean", "ReduceSum", "ReduceMax", "ReduceProd"]
     ),
     *(([_one(kind, "x c")], {"c": _ints(-1)}, SHAPE) for kind in ["ReduceL1", "ReduceL2", "ReduceLogSumExp"]),
-    *(([_one(kind, axes=[2], keepdims=0)], {}, SHAPE) for kind in ("ReduceMean", "ReduceSumSquare", "ReduceLogSum")),
+    *(
+        ([_one(kind, "x c", keepdims=0)], {"c": _ints(2)}, SHAPE)
+        for kind in ("ReduceMean", "ReduceSumSquare", "ReduceLogSum")
+    ),
     ([_one("Clip", "x a b")], {"a": np.float32(-1), "b": np.float32(1)}, SHAPE),
     ([_one("Cast", to=TensorProto.INT64)], {}, SHAPE),
     ([_one("Where", "t x c"), _one("Relu", "y", "z")], {"t": np.array([True, False] * 2), "c": _floats(4)}, SHAPE),
@@ -274,6 +277,9 @@ def file_of(case: Case) -> onnx.ModelProto:
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
         [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
     )
+    # Indices are declared as such.
+    if any(one.op_type == "OneHot" or (one.op_type == "Gather" and one.input[1] == "x") for one in nodes):
+        graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
     return helper.make_model(graph, opset_imports=[helper.make_operatorsetid("", 20)], ir_version=9)
 
 

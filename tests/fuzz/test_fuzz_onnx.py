@@ -11,12 +11,13 @@ from onnx import helper
 import descend
 from descend.errors import DescendError, Unsupported
 from tests.fuzz.fuzz_onnx import CASES, attempt, file_of
+from tests.fuzz.fuzz_onnx_values import attempt as attempt_values
 from tests.fuzz.harness import run
 from tests.lower.onnx.files import node, write
 
 
 def test_mutated_files_are_loaded_or_refused_with_an_error_of_ours():
-    report = run(attempt, 60, seed=15)
+    report = run(attempt, 90, seed=15)
     assert report.findings == {}
     assert report.accepted > 6  # so that mutations reach more than the parser
     assert report.refused > 6
@@ -108,3 +109,15 @@ def test_what_no_importer_expects_is_named_as_malformed_and_keeps_its_cause(tmp_
     with pytest.raises(Unsupported, match=r"node 'the_Relu' \(Relu\) is malformed: IndexError: .*") as caught:
         descend.onnx.load(write(tmp_path / "m.onnx", [node("Relu", "x")], {"x": (4,)}))
     assert isinstance(caught.value.__cause__, IndexError)
+
+
+def test_random_graphs_of_many_opsets_and_types_are_what_onnxruntime_computes():
+    report = run(attempt_values, 60, seed=5)
+    assert report.findings == {}
+    assert report.accepted > 40
+
+
+@pytest.mark.slow
+def test_many_more_random_graphs_are_what_onnxruntime_computes():
+    report = run(attempt_values, 1500, seed=6, seconds=20)
+    assert report.findings == {}

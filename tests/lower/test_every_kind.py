@@ -14,6 +14,7 @@ import torch
 import descend
 import descend.graph as g
 from descend.errors import DataError
+from descend.graph.kinds import integers
 from descend.lower import module
 from descend.lower.forward_context import ForwardContext
 from descend.lower.registry import _LOWERINGS
@@ -476,13 +477,14 @@ TABLE = [
 # Kinds that draw numbers in training: their laws; kinds that need a graph around them.
 RANDOM = ("Bernoulli", "Gaussian", "Uniform", "Dropout", "SeluDropout", "Cutout")
 IN_A_GRAPH = ("Input", "RowwiseWeightsNorms")
+OF_INTEGERS = tuple(integers.__all__)  # have tests of their own
 
 
 def test_the_table_has_every_kind():
     assert module.FAMILIES
     lowered = {kind.__name__ for kind in _LOWERINGS}
-    assert {row.kind for row in TABLE} | set(RANDOM) | set(IN_A_GRAPH) == lowered
-    assert len(lowered) == 82 - 4  # four are refused
+    assert {row.kind for row in TABLE} | set(RANDOM) | set(IN_A_GRAPH) | set(OF_INTEGERS) == lowered
+    assert len(lowered) == 82 - 4 + len(OF_INTEGERS)  # four are refused
 
 
 # Fields that change nothing of what is computed, each with a test of its own that it is accepted or refused.
@@ -500,7 +502,10 @@ def test_some_row_sets_every_field():
     """A new field of a kind needs a row that sets it."""
     have = {(row.kind, name) for row in TABLE for name in row.fields}
     want = {
-        (kind.__name__, name) for kind in _LOWERINGS if kind.__name__ not in IN_A_GRAPH for name in kind.own_fields()
+        (kind.__name__, name)
+        for kind in _LOWERINGS
+        if kind.__name__ not in (*IN_A_GRAPH, *OF_INTEGERS)
+        for name in kind.own_fields()
     }
     assert want - have == INERT
 

@@ -5,6 +5,7 @@ from descend.graph.kinds import (
     images,
     indexing,
     inputs,
+    integers,  # noqa: F401  # for texts that name them; they are not in LBANN's format, whose kinds the lists are of
     losses,
     mathematics,
     normalization,

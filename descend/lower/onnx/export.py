@@ -11,8 +11,8 @@ from onnx import helper
 from descend.errors import Unsupported
 from descend.graph import Dummy, Evaluation
 from descend.lower.onnx import elementwise as numbers
+from descend.lower.onnx import integers, operators, shapes
 from descend.lower.onnx import linear as dense
-from descend.lower.onnx import operators, shapes
 from descend.lower.onnx.graph_exporter import OPSET, GraphExporter, exporter
 from descend.version import __version__
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["export"]
 
-FAMILIES = (dense, numbers, operators, shapes)  # importing them registers their kinds
+FAMILIES = (dense, integers, numbers, operators, shapes)  # importing them registers their kinds
 SAMPLES = "samples"  # the name of the first dimension of every input and output
 
 

@@ -13,14 +13,15 @@ import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
 from descend.errors import ConfigurationError, DescendError, StorageError, Unsupported, nearest
-from descend.graph import Identity, Input, Layer, Model, Trained
+from descend.graph import DataType, Identity, Input, Layer, Model, Trained
 from descend.graph.order import parents_of
 from descend.lower.onnx.budget import Budget
 from descend.lower.onnx.folding import fold, foldable
 from descend.lower.onnx.graph_importer import GraphImporter
 from descend.lower.onnx.importers import ENTRYWISE, JOINABLE
 from descend.lower.onnx.permuted import MOVING, import_permuted, joined_samples, plain_shape
-from descend.lower.onnx.registry import NodeImporter, importer
+from descend.lower.onnx.registry import NodeImporter, importer, integers_of
+from descend.lower.onnx.types import HALVES, INTEGERS, output_types, primary_inputs
 from descend.lower.onnx.values import (
     MULTIPLE,
     ConstantValue,
@@ -31,6 +32,7 @@ from descend.lower.onnx.values import (
     UnsupportedNode,
     Value,
 )
+from descend.lower.onnx.versions import NEWEST, modernized, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +46,7 @@ __all__ = ["load"]
 _MAX_PROBLEMS = 100  # that are listed; the others are counted
 _WITH_GRAPHS = ("If", "Loop", "Scan", "SequenceMap")
 _BAGS = " (torch writes an EmbeddingBag so: take an Embedding and the sum, mean or maximum of its vectors)"
+_NUMBERS = (*INTEGERS, *HALVES, onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.BOOL)
 _SAME_TENSOR = ("Cast", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # a weight that goes through them is still one
 
 
@@ -66,7 +69,7 @@ class _FileImporter:
         self.problems: list[str] = []
         self.cause: Exception | None = None  # of the first node that is malformed, for its traceback
         graph = self.proto.graph
-        self.opsets = {one.domain: one.version for one in self.proto.opset_import}
+        self.opset = _opset(path, self.proto)
         self.uses = Counter(name for node in graph.node for name in node.input)
         self.uses.update(one.name for one in graph.output)
         self.values: dict[str, Value | None] = {
@@ -75,6 +78,7 @@ class _FileImporter:
         self.inputs = [one for one in graph.input if one.name not in self.values]
         self.outputs = {one.name for one in graph.output}
         self.single: set[str] = set()  # inputs of one number a sample, which has no dimension of its own in the file
+        self.types = {one.name: one.type.tensor_type.elem_type or onnx.TensorProto.FLOAT for one in self.inputs}
         self.moved: dict[str, int] = {}  # inputs whose samples are another dimension than the first
         given = sum(one.array.nbytes for one in self.values.values() if isinstance(one, ConstantValue))
         self.budget = Budget(given, len(graph.node))
@@ -100,16 +104,26 @@ class _FileImporter:
         return model
 
     def _input(self, name: str, shape: Shape) -> Tensor | Permuted:
-        layer = Input(data_field=name, name=self.importer.name(name))
+        kind = self.types[name]
+        wide = DataType.DOUBLE if kind == onnx.TensorProto.DOUBLE else None
+        layer = Input(data_field=name, name=self.importer.name(name), datatype=wide)
         self.importer.layers.append(layer)
         if name in self.moved:
             place = self.moved[name]
             sizes: tuple[int | None, ...] = (*shape[:place], None, *shape[place:])
-            return Permuted(layer, tuple((size,) for size in sizes))
-        return Tensor(layer, () if name in self.single else shape)
+            value: Tensor | Permuted = Permuted(layer, tuple((size,) for size in sizes), kind)
+        else:
+            value = Tensor(layer, () if name in self.single else shape, type=kind)
+        if kind == onnx.TensorProto.BOOL or kind in HALVES:
+            return self.importer.formatted(value, HALVES.get(kind, "float"), f"{name}/numbers")
+        return value
 
     def _shape(self, one: onnx.ValueInfoProto) -> Shape | None:
         """The shape of a sample of an input; None, and a problem, where the file and `fields` leave it open."""
+        if self.types[one.name] not in _NUMBERS:
+            word = onnx.TensorProto.DataType.Name(self.types[one.name])
+            self.problems.append(f"input '{one.name}' holds {word}, and layers take numbers of at least 8 bits")
+            return None
         if one.name in self.fields:
             return tuple(self.fields[one.name])
         dims = [dim.dim_value for dim in one.type.tensor_type.shape.dim]
@@ -152,26 +166,41 @@ class _FileImporter:
 
     def _import(self, proto: onnx.NodeProto, name: str, given: list[Value | None]) -> tuple[Value | None, ...]:
         kind = proto.op_type
-        import_node = importer(kind) if proto.domain in ("", "ai.onnx") else None
-        if kind == "Constant" and proto.domain in ("", "ai.onnx"):
-            return (self._constant(proto),)
-        if kind in _WITH_GRAPHS and proto.domain in ("", "ai.onnx"):
+        if proto.domain not in ("", "ai.onnx"):
+            raise UnsupportedNode(f"has no layer here: the operator of '{proto.domain}' is not known")
+        if kind in _WITH_GRAPHS:
             return self._chosen(proto, given)
-        if kind.startswith("Sequence") and proto.domain in ("", "ai.onnx"):
+        if kind.startswith("Sequence"):
             raise UnsupportedNode(f"makes a list of tensors, which no layer gives{_BAGS}")
-        if kind != "Identity" and {type(one) for one in given if one is not None} == {ConstantValue}:
-            return self._folded(proto, given)
-        if import_node is None:
-            where = f" of '{proto.domain}'" if proto.domain else ""
-            raise UnsupportedNode(f"has no layer here: the operator{where} is not known")
         taken = tuple(self.uses[one] > 0 for one in proto.output)
         node = Node(name, kind, tuple(given), self._attributes(proto), taken)
-        made = _import_anywhere(self.importer, node, import_node)
-        outputs = made if isinstance(made, tuple) else (made,)
+        schema = schema_of(kind, self.opset)
+        types = output_types(node, schema)
+        node = modernized(self.importer, node, schema)
+        if kind == "Constant":
+            return (self._constant(node),)
+        if kind != "Identity" and {type(one) for one in node.inputs if one is not None} == {ConstantValue}:
+            return self._folded(proto, node)
+        import_node = importer(node.kind)
+        if import_node is None:
+            raise UnsupportedNode("has no layer here: the operator is known for constants alone")
+        given_types = {one.type for one in node.inputs if isinstance(one, (Tensor, Permuted))}
+        self.importer.datatype = DataType.DOUBLE if onnx.TensorProto.DOUBLE in {*given_types, *types} else None
+        try:
+            node = _with_integers(self.importer, node)
+            made = _import_anywhere(self.importer, node, import_node)
+            outputs = tuple(
+                one if one is None else _typed(self.importer, node, _settled(one), kind, place)
+                for place, (one, kind) in enumerate(
+                    zip(made if isinstance(made, tuple) else (made,), types, strict=False)
+                )
+            )
+        finally:
+            self.importer.datatype = None
         for one, value in zip(proto.output, outputs, strict=False):
             if isinstance(value, (Tensor, Permuted)):
                 self.importer.uses[value.layer.name] = self.uses[one]
-        return tuple(None if value is None else _settled(value) for value in outputs)
+        return outputs
 
     def _chosen(self, proto: onnx.NodeProto, given: list[Value | None]) -> tuple[Value | None, ...]:
         """What the branch of an If gives whose condition is a constant; its nodes are read as if they stood here."""
@@ -179,6 +208,7 @@ class _FileImporter:
             raise UnsupportedNode(
                 f"repeats a graph of its own, and a model's layers are computed once: unroll it{_BAGS}"
             )
+        schema_of(proto.op_type, self.opset)
         if not given or not isinstance(given[0], ConstantValue) or given[0].array.size != 1:
             raise UnsupportedNode("chooses between graphs by the data, and a model has the same layers for all")
         wanted = "then_branch" if given[0].array.reshape(()) else "else_branch"
@@ -200,8 +230,8 @@ class _FileImporter:
         found = {one.name: helper.get_attribute_value(one) for one in proto.attribute}
         return {name: self.array(one) if isinstance(one, onnx.TensorProto) else one for name, one in found.items()}
 
-    def _constant(self, proto: onnx.NodeProto) -> ConstantValue:
-        attributes = self._attributes(proto)
+    def _constant(self, node: Node) -> ConstantValue:
+        attributes = node.attributes
         if len(attributes) != 1:
             raise UnsupportedNode(f"has {len(attributes)} attributes; expected its value alone")
         ((name, value),) = attributes.items()
@@ -212,14 +242,13 @@ class _FileImporter:
             raise UnsupportedNode("has a value that is not an array")
         return ConstantValue(array)
 
-    def _folded(self, proto: onnx.NodeProto, given: list[Value | None]) -> tuple[Value, ...]:
+    def _folded(self, proto: onnx.NodeProto, node: Node) -> tuple[Value, ...]:
         """A node of constants alone."""
-        kind = proto.op_type
-        if proto.domain not in ("", "ai.onnx") or not foldable(kind):
+        kind = node.kind
+        if not foldable(kind):
             raise UnsupportedNode("is given constants alone, and constants of this operator are not computed here")
-        first = next(one for one in given if isinstance(one, ConstantValue))
-        inputs = [one.array if isinstance(one, ConstantValue) else None for one in given]
-        arrays = fold(proto, self._attributes(proto), inputs, self.opsets, self.budget)
+        first = next(one for one in node.inputs if isinstance(one, ConstantValue))
+        arrays = fold(node, len(proto.output), self.budget)
         name = base = first.name if kind in _SAME_TENSOR else None
         if name is not None and self.uses[name] > 1:
             name = f"{name}_{kind}"
@@ -244,7 +273,8 @@ class _FileImporter:
         if layer.name == name:
             return layer
         if taken:
-            return self.importer.layer(Identity, name, Tensor(layer, plain_shape(value))).layer
+            wide = DataType.DOUBLE if value.type == onnx.TensorProto.DOUBLE else None
+            return self.importer.layer(Identity, name, Tensor(layer, plain_shape(value)), datatype=wide).layer
         layer.name = self.importer.name(name)
         return layer
 
@@ -337,10 +367,66 @@ def _opened(path: Path) -> onnx.ModelProto:
     return proto
 
 
+def _opset(path: Path, proto: onnx.ModelProto) -> int:
+    """Which set of operators a file means.
+
+    Raises:
+        StorageError: it does not say so, or says so twice.
+        Unsupported: the set is newer than those that are known.
+    """
+    found = {one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")}
+    if len(found) != 1:
+        raise StorageError(f"{path} must name one opset of ONNX's own operators, got {sorted(found) or 'none'}")
+    newest = min(NEWEST, onnx.defs.onnx_opset_version())
+    if (opset := found.pop()) > newest:
+        raise Unsupported(
+            f"{path}: opset must be at most {newest}, got {opset}: convert the file with onnx.version_converter"
+            + ("" if newest == NEWEST else ", or update the library (pip install -U onnx)")
+        )
+    return opset
+
+
 def _batch(inputs: list[onnx.ValueInfoProto]) -> int | None:
     """The number of samples that a file was made for, where it fixes one."""
     first = {one.type.tensor_type.shape.dim[0].dim_value for one in inputs if one.type.tensor_type.shape.dim}
     return next(iter(first)) or None if len(first) == 1 else None
+
+
+def _with_integers(r: GraphImporter, node: Node) -> Node:
+    """A node that computes with integers, given them as integers.
+
+    Raises:
+        UnsupportedNode: its layers compute fractions, or not in this format.
+    """
+    places = primary_inputs(node)
+    formats = {INTEGERS[one.type] for i in places if (one := node.inputs[i]) is not None and one.type in INTEGERS}
+    what = integers_of(node.kind)
+    if what == "moved" or not formats or any(isinstance(one, ShapeValue) for one in node.inputs):
+        return node
+    if what == "refused":
+        raise UnsupportedNode(
+            f"takes {', '.join(sorted(formats))}, and its layers compute fractions: put a Cast to FLOAT before it"
+        )
+    (word, *others) = sorted(formats)
+    if others or word in ("uint16", "uint32", "uint64"):
+        raise UnsupportedNode(f"computes with {', '.join(sorted(formats))}, which no layer does")
+    word = "int64" if node.kind in ("ArgMax", "ArgMin") else word  # which holds the places too
+    inputs = list(node.inputs)
+    for place in places:
+        inputs[place] = r.as_integers(inputs[place], word, f"{node.name}/{word}_{place}")
+    return replace(node, inputs=tuple(inputs), integers=word)
+
+
+def _typed(r: GraphImporter, node: Node, value: Value, kind: int, place: int) -> Value:
+    """An output with its type: what was computed is rounded to a narrow format."""
+    if not isinstance(value, (Tensor, Permuted)):
+        return value
+    value = replace(value, type=kind)
+    if integers_of(node.kind) == "moved" or (node.integers and node.integers != INTEGERS.get(kind)):
+        return value
+    if kind in HALVES:
+        return r.formatted(value, HALVES[kind], f"{node.name}/rounded_{place}")
+    return value
 
 
 def _import_anywhere(r: GraphImporter, node: Node, import_node: NodeImporter) -> Value | tuple[Value | None, ...]:

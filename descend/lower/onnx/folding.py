@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from descend.lower.onnx.values import UnsupportedNode, integers
+from descend.lower.onnx.values import ConstantValue, Node, UnsupportedNode, integers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,22 +38,19 @@ def foldable(kind: str) -> bool:
     return kind in _SIZES
 
 
-def fold(
-    proto: onnx.NodeProto, attributes: Attributes, given: Inputs, opsets: Mapping[str, int], budget: Budget
-) -> Any:
+def fold(node: Node, outputs: int, budget: Budget) -> list[NDArray[Any]]:
     """The outputs of a node as arrays.
 
     Args:
-        proto: The node.
-        attributes: Its attributes by name.
-        given: Its inputs; None where one is left out.
-        opsets: Version of each set of operators.
+        node: The node, as its newest version has it.
+        outputs: How many outputs it has.
         budget: What the file may still ask for.
 
     Raises:
         UnsupportedNode: the node is malformed, computes too much, or cannot be bounded.
     """
-    kind = proto.op_type
+    kind, attributes = node.kind, node.attributes
+    given: Inputs = [one.array if isinstance(one, ConstantValue) else None for one in node.inputs]
     arrays = [one for one in given if one is not None]
     if any(one.dtype.kind in "OSUV" and not _is_small_float(one) for one in arrays):
         raise UnsupportedNode("computes with texts, which no layer takes")
@@ -59,18 +58,40 @@ def fold(
         raise UnsupportedNode("computes with complex numbers, which no layer takes")
     if any(one.ndim > _MAX_DIMS for one in arrays):
         raise UnsupportedNode(f"computes with a constant of more than {_MAX_DIMS} dimensions")
+    if kind == "LpNormalization" and attributes.get("p", 2) == 1:
+        raise UnsupportedNode(
+            "divides by sums of absolute values, which the reference of ONNX computes with their signs"
+        )
     entries = _SIZES[kind](given, attributes)
     budget.array(entries, itemsize=_itemsize(attributes, arrays), operations=entries * _SLOW.get(kind, 1))
-    names = [name for name in proto.input if name]
     if kind == "CumSum":  # the reference wants a number for the axis, where exporters write a list of one
-        arrays = [arrays[0], *(one.reshape(()) for one in arrays[1:])]
+        given = [given[0], *(one if one is None else one.reshape(()) for one in given[1:])]
     try:
         with np.errstate(all="ignore"):
-            evaluator = ReferenceEvaluator(proto, opsets=dict(opsets))
-            computed: Any = evaluator.run(None, dict(zip(names, arrays, strict=True)))
-            return [np.asarray(one) for one in computed]
+            return _of_rows(node, given) if node.rows else _computed(node, given, outputs)
     except Exception as error:  # whatever the reference raises for a node that is wrong
         raise UnsupportedNode(f"cannot be computed: {error}") from error
+
+
+def _computed(node: Node, given: Inputs, outputs: int) -> list[NDArray[Any]]:
+    names = [f"x{place}" if one is not None else "" for place, one in enumerate(given)]
+    fields = {
+        name: numpy_helper.from_array(one) if isinstance(one, np.ndarray) else one
+        for name, one in node.attributes.items()
+    }
+    proto = onnx.helper.make_node(node.kind, names, [f"y{place}" for place in range(outputs)], **fields)
+    evaluator = ReferenceEvaluator(proto, opsets={"": onnx.defs.onnx_opset_version()})
+    values = {name: one for name, one in zip(names, given, strict=True) if name}
+    computed: Any = evaluator.run(None, values)
+    return [np.asarray(one) for one in computed]
+
+
+def _of_rows(node: Node, given: Inputs) -> list[NDArray[Any]]:
+    """A Softmax, LogSoftmax or Hardmax that takes all dimensions from its axis on for one."""
+    x, axis = _at(given, 0), node.attributes["axis"]
+    rows = x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
+    (y,) = _computed(replace(node, attributes={"axis": 1}), [rows], 1)
+    return [y.reshape(x.shape)]
 
 
 def _is_small_float(array: NDArray[Any]) -> bool:

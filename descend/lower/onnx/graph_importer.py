@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from descend.errors import ConfigurationError
-from descend.graph import Incoming, Layer, Reshape, Select, Tessellate, Weights, WeightsLayer
+from descend.graph import DataType, Incoming, Layer, Reshape, Select, Tessellate, Weights, WeightsLayer
+from descend.graph.kinds.integers import CheckedIndex, IntegerConstant, ToFormat
 from descend.graph.layer import shown
 from descend.graph.optimizers import NoOptimizer
 from descend.graph.weights import ArrayInitializer
 from descend.lower.onnx.budget import Budget
-from descend.lower.onnx.values import ConstantValue, Node, Shape, Tensor, UnsupportedNode, Value
+from descend.lower.onnx.values import ConstantValue, Node, Permuted, Shape, Tensor, UnsupportedNode, Value
 
 if TYPE_CHECKING:
     from collections import Counter
 
     from numpy.typing import NDArray
 
-__all__ = ["GraphImporter"]
+__all__ = ["LARGEST_EXACT", "GraphImporter"]
+
+LARGEST_EXACT = 2**24  # every integer up to it is a float32
+_MAX_INTEGERS = 65_536  # that a layer holds itself
 
 
 class GraphImporter:
@@ -31,6 +36,9 @@ class GraphImporter:
         uses: How many nodes and outputs take each value, by its name in the file.
         batch: The number of samples that a file without a free one was made for.
         budget: What the file may ask for.
+
+    Attributes:
+        datatype: The format that the layers of the node under way ask for; None: that of the run.
     """
 
     def __init__(self, uses: Counter[str], batch: int | None, budget: Budget | None = None) -> None:
@@ -38,7 +46,9 @@ class GraphImporter:
         self.batch = batch
         self.budget = budget or Budget()
         self.layers: list[Layer] = []
+        self.datatype: DataType | None = None
         self._weights: dict[tuple[str | None, bool], Weights] = {}
+        self._formats: dict[int, str] = {}  # of layers that give integers, by serial number
         self._names: dict[str, int] = {}
         self._weights_names: dict[str, int] = {}
 
@@ -53,6 +63,8 @@ class GraphImporter:
             UnsupportedNode: the kind does not take what it is given.
         """
         name = node if isinstance(node, str) else node.name
+        if self.datatype is not None:
+            fields.setdefault("datatype", self.datatype)
         try:
             layer = kind(*(parent.layer for parent in parents), name=self.name(name), **fields)
             inputs = tuple(Incoming(parent.layer.name, parent.shape or (1,)) for parent in parents)
@@ -77,12 +89,16 @@ class GraphImporter:
             raise UnsupportedNode(f"takes a constant of {fixed.array.dtype}")
         if key not in self._weights:
             name = _unique(re.sub(r"[^\w/-]", "_", fixed.name or f"{owner}_values"), self._weights_names)
-            trained = fixed.name is not None and fixed.array.dtype.kind == "f"
+            trained = fixed.name is not None and _is_fraction(fixed.array)
+            wide = self.datatype is DataType.DOUBLE
+            if fixed.array.dtype.kind in "iu" and _largest(fixed.array) > LARGEST_EXACT:
+                raise UnsupportedNode(f"takes integers beyond {LARGEST_EXACT:,} as weights, which would round them")
             if 0 in fixed.array.strides:  # it was broadcast, so that the array is larger than what the file holds
                 self.budget.array(*fixed.array.shape, itemsize=4)
-            array = np.ascontiguousarray(fixed.array.T if turned else fixed.array, np.float32)
+            array = np.ascontiguousarray(fixed.array.T if turned else fixed.array, np.float64 if wide else np.float32)
             start = ArrayInitializer(array, column_major)
-            self._weights[key] = Weights(start, None if trained else NoOptimizer(), name=name)
+            own = None if trained else NoOptimizer()
+            self._weights[key] = Weights(start, own, name=name, datatype=self.datatype)
         return self._weights[key]
 
     def turned(self, fixed: ConstantValue) -> bool:
@@ -96,9 +112,9 @@ class GraphImporter:
         if prod(x.shape) != prod(shape):
             raise UnsupportedNode(f"makes (samples, {shown(shape)}) of (samples, {shown(x.shape)})")
         if (x.shape or (1,)) == (shape or (1,)):
-            return Tensor(x.layer, shape)
+            return replace(x, shape=shape)
         name = node if isinstance(node, str) else f"{node.name}/reshaped"
-        return Tensor(self.layer(Reshape, name, x, dims=shape or (1,)).layer, shape)
+        return Tensor(self.layer(Reshape, name, x, dims=shape or (1,)).layer, shape, type=x.type)
 
     def as_tensor(self, value: Value | None, node: Node, dims: int) -> Tensor:
         """A value for every sample: a constant becomes a layer of weights.
@@ -121,12 +137,54 @@ class GraphImporter:
             array = self.of_any_sample(array, 0)
         shape = array.shape or (1,)
         array = array.reshape(shape)
+        if array.dtype.kind == "V":  # a format that numpy itself does not have, such as bfloat16
+            array = array.astype(np.float32)
         if array.dtype.kind not in "fbiu" or array.size == 0 or np.isnan(array).any():
             raise UnsupportedNode(f"takes a constant of {array.dtype} and shape {array.shape}, or one that holds NaN")
         if not np.isfinite(array).all():
             return self._with_infinities(array, node)
+        if array.dtype.kind in "iu" and (array.size <= _MAX_INTEGERS or _largest(array) > LARGEST_EXACT):
+            return self._integers(array, f"{value.name or node.name}/constant")
         weights = self.weights(ConstantValue(array, value.name), self.name(f"{node.name}/constant"))
         return self.layer(WeightsLayer, f"{value.name or node.name}/constant", dims=shape, weights=[weights])
+
+    def _integers(self, array: NDArray[Any], name: str) -> Tensor:
+        """A constant of integers, as such."""
+        if array.size > _MAX_INTEGERS:
+            raise UnsupportedNode(f"takes a constant of {array.size:,} integers, some of them beyond {LARGEST_EXACT:,}")
+        shape, word = array.shape, array.dtype.name
+        values = array.reshape(-1)[:1] if (array == array.reshape(-1)[0]).all() else array
+        y = self.layer(IntegerConstant, name, values=values.reshape(-1).tolist(), dims=shape, format=word)
+        self._formats[y.layer.serial] = word
+        return y
+
+    def as_integers(self, value: Value | None, word: str, name: str) -> Value | None:
+        """A value whose layer gives integers of a format, whatever format the data come in."""
+        if isinstance(value, ConstantValue):
+            return ConstantValue(value.array.astype(word), value.name)
+        if not isinstance(value, (Tensor, Permuted)) or self._formats.get(value.layer.serial) == word:
+            return value
+        y = self.formatted(value, word, name)
+        self._formats[y.layer.serial] = word
+        return y
+
+    def gives_integers(self, value: Tensor, word: str) -> Tensor:
+        """Note that the layer of a value gives integers of a format; the value."""
+        self._formats[value.layer.serial] = word
+        return value
+
+    def formatted(self, value: Tensor | Permuted, word: str, name: str) -> Tensor | Permuted:
+        """A value in another format."""
+        sizes = value.groups if isinstance(value, Permuted) else (value.shape,)
+        shape = tuple(size for group in sizes for size in group if size is not None)
+        y = self.layer(ToFormat, name, Tensor(value.layer, shape), format=word)
+        return replace(value, layer=y.layer)
+
+    def checked(self, index: Tensor, size: int, node: Node) -> Tensor:
+        """Indices from 0 on, of indices that may count from the end; the run stops at one that is outside."""
+        reader = f"node '{node.name}' ({node.kind})"
+        y = self.layer(CheckedIndex, f"{node.name}/index", index, size=size, reader=reader)
+        return replace(index, layer=y.layer)
 
     def of_any_sample(self, array: NDArray[Any], axis: int) -> NDArray[Any]:
         """A constant without the dimension of the samples, in which it says the same of all of them.
@@ -173,7 +231,17 @@ class GraphImporter:
 
     def widened(self, x: Tensor, shape: Shape, node: Node) -> Tensor:
         """x with each dimension of 1 repeated as often as `shape` says."""
-        return x if x.shape == shape else self.layer(Tessellate, f"{node.name}/repeated", x, dims=shape)
+        if x.shape == shape:
+            return x
+        return replace(self.layer(Tessellate, f"{node.name}/repeated", x, dims=shape), type=x.type)
+
+
+def _is_fraction(array: NDArray[Any]) -> bool:
+    return array.dtype.kind in "fV"
+
+
+def _largest(array: NDArray[Any]) -> int:
+    return max(abs(int(array.min())), abs(int(array.max()))) if array.size else 0
 
 
 def _unique(wish: str, taken: dict[str, int]) -> str:

@@ -91,7 +91,7 @@ def plain_shape(x: Tensor | Permuted) -> tuple[int, ...]:
 
 
 def _plain(x: Tensor | Permuted) -> Tensor:
-    return Tensor(x.layer, _shape(_groups_of(x)))
+    return Tensor(x.layer, _shape(_groups_of(x)), type=x.type)
 
 
 def _size(group: tuple[int | None, ...]) -> int | None:

@@ -1,16 +1,18 @@
 """The values and nodes of an ONNX graph while it becomes layers.
 
 A value of the graph is one of three things: an output of a layer, which has the samples for its first dimension; an
-array that is the same in every run; or a shape, in which the number of samples is not known.
+array that is the same in every run; or a shape, in which the number of samples is not known. Each is of a type, a
+number of `onnx.TensorProto`: it decides whether a quotient of two of them has a fraction.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import onnx
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +58,7 @@ class Tensor:
     layer: Layer
     shape: Shape
     joined: int = 0
+    type: int = onnx.TensorProto.FLOAT
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Permuted:
 
     layer: Layer
     groups: Groups
+    type: int = onnx.TensorProto.FLOAT
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,14 @@ class ConstantValue:
     name: str | None = None
     base: str | None = None
 
+    @property
+    def type(self) -> int:
+        """The type of its entries; 0 where ONNX has none for them."""
+        try:
+            return onnx.helper.np_dtype_to_tensor_dtype(self.array.dtype)
+        except (KeyError, ValueError):
+            return onnx.TensorProto.UNDEFINED
+
 
 @dataclass(frozen=True)
 class ShapeValue:
@@ -92,6 +104,7 @@ class ShapeValue:
 
     sizes: tuple[int | None, ...]
     single: bool = False
+    type: ClassVar[int] = onnx.TensorProto.INT64
 
     def __post_init__(self) -> None:
         if len(self.sizes) > _MAX_SIZES:
@@ -111,6 +124,8 @@ class Node:
         inputs: Values; None where one is left out.
         attributes: By name.
         taken: Whether something takes each output.
+        integers: The format in which it computes integers; empty where it computes fractions, or moves entries alone.
+        rows: Whether it takes all dimensions from its axis on for one.
     """
 
     name: str
@@ -118,6 +133,8 @@ class Node:
     inputs: tuple[Value | None, ...]
     attributes: dict[str, Any]
     taken: tuple[bool, ...]
+    integers: str = ""
+    rows: bool = False
 
     @property
     def outputs(self) -> int:

@@ -7,10 +7,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from descend.lower.onnx.budget import Budget
 from descend.lower.onnx.folding import fold, foldable
-from descend.lower.onnx.values import UnsupportedNode
+from descend.lower.onnx.values import ConstantValue, Node, UnsupportedNode
 from tests.lower.onnx.files import drawn
 
-OPSETS = {"": 20}
 A, B, ROW = drawn(3, 4), drawn(4, 5, seed=1), drawn(4, seed=2)
 
 # Operator, inputs, attributes.
@@ -66,7 +65,8 @@ def folded(kind, inputs, attributes, budget=None):
     names = ["" if one is None else f"i{place}" for place, one in enumerate(inputs)]
     outputs = [f"o{place}" for place in range(OUTPUTS.get(kind, 1))]
     proto = helper.make_node(kind, names, outputs, name="n", **attributes)
-    return proto, fold(proto, attributes, inputs, OPSETS, budget or Budget())
+    given = tuple(None if one is None else ConstantValue(one) for one in inputs)
+    return proto, fold(Node("n", kind, given, attributes, (True,) * len(outputs)), len(outputs), budget or Budget())
 
 
 @pytest.mark.parametrize(("kind", "inputs", "attributes"), CASES, ids=[f"{i}_{one[0]}" for i, one in enumerate(CASES)])

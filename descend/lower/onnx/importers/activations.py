@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,13 @@ from descend.graph import (
     Elu,
     Erf,
     Gelu,
+    GreaterConstant,
     LeakyRelu,
     LogSoftmax,
     MinConstant,
     Multiply,
     Relu,
+    Select,
     Selu,
     Softplus,
     Subtract,
@@ -30,6 +33,9 @@ from descend.lower.onnx.values import Node, Tensor, UnsupportedNode, Value
 
 if TYPE_CHECKING:
     from descend.lower.onnx.graph_importer import GraphImporter
+
+
+_ALPHA, _GAMMA = 1.67326319217681884765625, 1.05070102214813232421875  # of a Selu
 
 
 @imports("LeakyRelu", "Elu", "Selu", "HardSigmoid", "HardSwish", "Gelu", "PRelu")
@@ -46,9 +52,11 @@ def activation(r: GraphImporter, node: Node) -> Value:
         case "Elu":
             return r.layer(Elu, node, x, alpha=nonzero(node, "alpha", node.get("alpha", 1.0)))
         case "Selu":
-            if abs(node.get("alpha", 1.67326) - 1.67326) > 1e-4 or abs(node.get("gamma", 1.0507) - 1.0507) > 1e-4:
-                raise UnsupportedNode("has an alpha or gamma of its own")
-            return r.layer(Selu, node, x)
+            alpha, gamma = node.get("alpha", _ALPHA), node.get("gamma", _GAMMA)
+            if math.isclose(alpha, _ALPHA, rel_tol=1e-6) and math.isclose(gamma, _GAMMA, rel_tol=1e-6):
+                return r.layer(Selu, node, x)
+            inner = r.layer(Elu, f"{node.name}/elu", x, alpha=nonzero(node, "alpha", alpha))
+            return times(r, node.name, inner, gamma)
         case "Gelu":
             return r.layer(Gelu, node, x) if node.get("approximate", "none") in ("tanh", b"tanh") else _gelu(r, node, x)
         case _:
@@ -88,6 +96,8 @@ def _gelu(r: GraphImporter, node: Node, x: Tensor) -> Tensor:
 def softmax(r: GraphImporter, node: Node) -> Value:
     """ChannelwiseSoftmax along a dimension."""
     x = node.tensor()
+    if node.rows:
+        return _softmax_of_rows(r, node, x)
     axis = node.axis(len(x.shape) + 1, -1) - 1
     if axis < 0:
         raise UnsupportedNode("takes the softmax over samples")
@@ -97,3 +107,24 @@ def softmax(r: GraphImporter, node: Node) -> Value:
         total = log_sum_exp(r, node, x, (axis + 1,), keep=True)
         return r.layer(Subtract, node, x, r.widened(total, x.shape, node))
     return r.layer(ChannelwiseSoftmax, node, x, dim=axis, single_dim_mode=True)
+
+
+def _softmax_of_rows(r: GraphImporter, node: Node, x: Tensor) -> Tensor:
+    """The softmax over all dimensions from an axis on."""
+    axis = node.get("axis", 1) - 1
+    if axis < 0:
+        raise UnsupportedNode("takes the softmax over samples")
+    before, size = x.shape[:axis], prod(x.shape[axis:])
+    rows = r.reshaped(x, (*before, size), f"{node.name}/rows")
+    y = softmax(r, replace(node, rows=False, attributes={"axis": -1}, inputs=(rows,)))
+    if not isinstance(y, Tensor):
+        raise UnsupportedNode("takes the softmax of a constant")
+    return r.reshaped(y, x.shape, f"{node.name}/whole")
+
+
+@imports("ThresholdedRelu")
+def thresholded_relu(r: GraphImporter, node: Node) -> Value:
+    """x where it is above alpha, and 0 elsewhere."""
+    x = node.tensor()
+    above = r.layer(GreaterConstant, f"{node.name}/above", x, constant=node.get("alpha", 1.0))
+    return r.layer(Select, node, above, x, value=1.0, epsilon=0.5, constant_if_false=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -14,8 +15,6 @@ from descend.graph import (
     Acosh,
     Add,
     AddConstant,
-    Argmax,
-    Argmin,
     Asin,
     Asinh,
     Atan,
@@ -27,6 +26,7 @@ from descend.graph import (
     ConstantSubtract,
     Cos,
     Cosh,
+    DataType,
     Divide,
     Dropout,
     Equal,
@@ -37,6 +37,7 @@ from descend.graph import (
     FullyConnected,
     Greater,
     GreaterEqual,
+    Identity,
     Less,
     LessEqual,
     Log,
@@ -72,16 +73,20 @@ from descend.graph import (
     Tan,
     Tanh,
 )
+from descend.graph.kinds.integers import IntegerOperator
 from descend.lower.onnx.importers.steps import known_sizes, times
 from descend.lower.onnx.registry import imports
+from descend.lower.onnx.types import HALVES, INTEGERS
 from descend.lower.onnx.values import MULTIPLE, ConstantValue, Node, ShapeValue, Tensor, UnsupportedNode, Value
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from descend.graph import Layer
     from descend.lower.onnx.graph_importer import GraphImporter
 
 
-__all__ = ["ENTRYWISE", "JOINABLE"]
+__all__ = ["ENTRYWISE", "JOINABLE", "chosen"]
 
 # One tensor in, one out, nothing to set.
 _ENTRYWISE: dict[str, type[Layer]] = {
@@ -120,13 +125,17 @@ _ENTRYWISE: dict[str, type[Layer]] = {
 JOINABLE = {*_ENTRYWISE, "MatMul", "Transpose", "Softmax", "Add", "Sub", "Mul", "Div", "Identity", "Dropout", "Where"}
 
 
-@imports(*_ENTRYWISE)
+_OF_INTEGERS = ("Abs", "Neg", "Relu", "Sign")
+
+
+@imports(*(kind for kind in _ENTRYWISE if kind not in _OF_INTEGERS))
+@imports(*_OF_INTEGERS, integers="computed")
 def entrywise(r: GraphImporter, node: Node) -> Value:
     """The operator of that name."""
     return r.layer(_ENTRYWISE[node.kind], node, node.tensor())
 
 
-@imports("Identity")
+@imports("Identity", integers="moved")
 def identity(r: GraphImporter, node: Node) -> Value:
     """Nothing."""
     value = node.given(0)
@@ -144,34 +153,44 @@ def dropout(r: GraphImporter, node: Node) -> Value:
     return r.layer(Dropout, node, node.tensor(), keep_prob=1 - ratio) if ratio else node.tensor()
 
 
-@imports("Cast")
-def cast(r: GraphImporter, node: Node) -> Value:
-    """Numbers are numbers here; fractions are rounded towards zero for integers, truths are 0 and 1."""
+@imports("Cast", integers="moved")
+def cast(r: GraphImporter, node: Node) -> Value | None:
+    """ToFormat; truths are 0 and 1, and double is a format that a layer asks for."""
     value, to = node.given(0), node.get("to", 0)
     if value is None:
         raise UnsupportedNode("is given nothing")
-    if not isinstance(value, Tensor):
+    if isinstance(value, ShapeValue) and to not in INTEGERS:
+        raise UnsupportedNode("makes fractions of the number of samples")
+    if not isinstance(value, Tensor) or value.type == to:
         return value
     if to == onnx.TensorProto.BOOL:
         return r.layer(NotEqualConstant, node, value, constant=0.0)
-    if to in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16):
+    if to in INTEGERS:
+        return r.as_integers(value, INTEGERS[to], node.name)
+    if to not in (*HALVES, onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
+        raise UnsupportedNode(f"casts to format {to}, which no layer takes")
+    if to in HALVES or value.type in INTEGERS or value.type == onnx.TensorProto.BOOL:
+        return r.formatted(value, HALVES.get(to, "float"), node.name)
+    if onnx.TensorProto.DOUBLE not in (to, value.type):
         return value
-    if isinstance(value.layer, _WHOLE):
-        return value
-    sign = r.layer(Sign, f"{node.name}/sign", value)
-    size = r.layer(Floor, f"{node.name}/size", r.layer(Abs, f"{node.name}/abs", value))
-    return r.layer(Multiply, node, sign, size)
+    wanted = DataType.DOUBLE if to == onnx.TensorProto.DOUBLE else DataType.FLOAT
+    return replace(value, layer=r.layer(Identity, node, value, datatype=wanted).layer)
 
 
-_WHOLE = (Argmax, Argmin, Ceil, Floor, Round, Sign)
+_LARGEST = float(np.finfo(np.float32).max)  # as a bound it means none, and half precision does not have it
 
 
-@imports("Clip")
+@imports("Clip", integers="computed")
 def clip(r: GraphImporter, node: Node) -> Value:
     """Clamp, or a bound on one side."""
     x = node.tensor()
+    if node.integers:
+        for kind, bound in ((Max, node.given(1)), (Min, node.given(2))):
+            x = x if bound is None else r.layer(kind, node, *r.broadcast(node, x, bound))
+        return r.gives_integers(x, node.integers)
     low, high = (node.number(i, name, unset) for i, name, unset in ((1, "min", -math.inf), (2, "max", math.inf)))
-    if math.isfinite(low) and math.isfinite(high):
+    low, high = (one if abs(one) < _LARGEST else math.copysign(math.inf, one) for one in (low, high))
+    if math.isfinite(low) and math.isfinite(high) and low < high:  # else the upper bound is what there is
         return r.layer(Clamp, node, x, min=low, max=high)
     x = r.layer(MaxConstant, node, x, constant=low) if math.isfinite(low) else x
     return r.layer(MinConstant, node, x, constant=high) if math.isfinite(high) else x
@@ -216,10 +235,23 @@ ENTRYWISE = {
 }
 
 
-@imports(*_PAIRS)
+# Operators of fractions that are others of integers.
+_INTEGERS = {"Div": "divide", "Pow": "power", "Mod": "modulo"}
+
+
+@imports("Mean")
+def mean(r: GraphImporter, node: Node) -> Value:
+    """A sum over the number of tensors."""
+    total = pair(r, replace(node, kind="Sum", name=f"{node.name}/sum"))
+    if not isinstance(total, Tensor):
+        raise UnsupportedNode("computes with the number of samples")
+    return times(r, node.name, total, 1 / len(node.inputs))
+
+
+@imports(*_PAIRS, integers="computed")
 def pair(r: GraphImporter, node: Node) -> Value:
     """Two tensors, a tensor and a number, or a tensor and a constant tensor."""
-    if node.kind == "Mod" and not node.get("fmod", 0):
+    if node.kind == "Mod" and not node.get("fmod", 0) and not node.integers:
         raise UnsupportedNode("has the sign of the divisor (fmod 0), and Mod has that of the dividend")
     if any(isinstance(value, ShapeValue) for value in node.inputs):
         return _of_sizes(node)
@@ -266,6 +298,8 @@ def _same(a: int | None, b: int | None) -> bool | None:
 def _pair(r: GraphImporter, node: Node, a: Value | None, b: Value | None) -> Tensor:
     if isinstance(a, ShapeValue) or isinstance(b, ShapeValue):
         raise UnsupportedNode("computes with the number of samples")
+    if node.integers:
+        return _pair_of_integers(r, node, a, b)
     if isinstance(a, Tensor) and isinstance(b, ConstantValue):
         merged = _with_bias(r, node, a, b) or _with_number(r, node, a, b)
         if merged is not None:
@@ -275,6 +309,31 @@ def _pair(r: GraphImporter, node: Node, a: Value | None, b: Value | None) -> Ten
         if merged is not None:
             return merged
     return r.layer(_PAIRS[node.kind], node, *r.broadcast(node, a, b))
+
+
+def _pair_of_integers(r: GraphImporter, node: Node, a: Value | None, b: Value | None) -> Tensor:
+    if node.kind == "Pow":
+        b = _exponent(r, node, b)
+        if isinstance(a, Tensor) and isinstance(b, ConstantValue) and b.array.size == 1 and b.array.item() in (2, 3):
+            y = r.layer(Multiply, f"{node.name}/square" if b.array.item() == 3 else node, a, a)
+            return r.gives_integers(y if b.array.item() == 2 else r.layer(Multiply, node, y, a), node.integers)
+    operation = _INTEGERS.get(node.kind)
+    if operation == "modulo" and node.get("fmod", 0):
+        operation = "remainder"
+    both = r.broadcast(node, a, b)
+    if operation is None:
+        y = r.layer(_PAIRS[node.kind], node, *both)
+    else:
+        y = r.layer(IntegerOperator, node, *both, operation=operation)
+    return r.gives_integers(y, node.integers)
+
+
+def _exponent(r: GraphImporter, node: Node, b: Value | None) -> Value | None:
+    if b is None or b.type in INTEGERS:
+        return r.as_integers(b, node.integers, f"{node.name}/exponent")
+    if not isinstance(b, ConstantValue) or (b.array != np.floor(b.array)).any() or (abs(b.array) > 64).any():
+        raise UnsupportedNode("raises integers to fractions")
+    return ConstantValue(b.array.astype(node.integers), b.name)
 
 
 def _number(fixed: ConstantValue, x: Tensor) -> float | None:
@@ -324,7 +383,7 @@ def _with_bias(r: GraphImporter, node: Node, x: Tensor, fixed: ConstantValue) ->
     return x
 
 
-@imports("Where")
+@imports("Where", integers="computed")
 def where(r: GraphImporter, node: Node) -> Value:
     """Select by a truth."""
     truths, *branches = (node.given(place) for place in range(3))
@@ -337,18 +396,31 @@ def where(r: GraphImporter, node: Node) -> Value:
     return r.layer(Select, node, truth, true, false, value=1.0, epsilon=0.5)
 
 
+def chosen(r: GraphImporter, node: Node, truths: NDArray[np.bool_], x: Tensor) -> Tensor:
+    """x where a constant is true, and elsewhere 0."""
+    truth, x = r.broadcast(node, ConstantValue(truths), x)
+    own: dict[str, Any] = {"value": 1.0, "epsilon": 0.5}
+    if not node.integers:
+        return r.layer(Select, node, truth, x, **own, constant_if_false=True)
+    zeros = r.as_tensor(ConstantValue(np.zeros(x.shape, node.integers)), node, len(x.shape))
+    return r.gives_integers(r.layer(Select, node, truth, x, zeros, **own), node.integers)
+
+
 @imports("IsNaN", "IsInf")
 def special(r: GraphImporter, node: Node) -> Value:
     """What differs from itself, or is of infinite size."""
     x = node.tensor()
     if node.kind == "IsNaN":
         return r.layer(NotEqual, node, x, x)
-    if not (node.get("detect_positive", 1) and node.get("detect_negative", 1)):
-        raise UnsupportedNode("asks for one of the infinities")
+    positive, negative = bool(node.get("detect_positive", 1)), bool(node.get("detect_negative", 1))
+    if positive is not negative:
+        return r.layer(EqualConstant, node, x, constant=math.inf if positive else -math.inf)
+    if not positive:
+        return r.layer(Scale, node, r.layer(Equal, f"{node.name}/all", x, x), constant=0.0)
     return r.layer(EqualConstant, node, r.layer(Abs, f"{node.name}/abs", x), constant=math.inf)
 
 
-@imports("Trilu")
+@imports("Trilu", integers="computed")
 def triangle(r: GraphImporter, node: Node) -> Value:
     """Select by a constant triangle."""
     x = node.tensor()
@@ -358,5 +430,4 @@ def triangle(r: GraphImporter, node: Node) -> Value:
     kept = np.ones(x.shape[-2:], np.bool_)
     offset = 0 if node.given(1) is None else min(max(node.integer(1), -len(kept)), kept.shape[1])
     there = np.triu(kept, offset) if node.get("upper", 1) else np.tril(kept, offset)
-    truth, x = r.broadcast(node, ConstantValue(there), x)
-    return r.layer(Select, node, truth, x, value=1.0, epsilon=0.5, constant_if_false=True)
+    return chosen(r, node, there, x)

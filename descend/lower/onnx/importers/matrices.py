@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.graph import ChannelwiseFullyConnected, FullyConnected, MatMul, TensorPermute
+from descend.lower.onnx.importers.elementwise import chosen
 from descend.lower.onnx.importers.steps import own_axis, picked, reduced, together
 from descend.lower.onnx.registry import imports
 from descend.lower.onnx.values import ConstantValue, Node, Tensor, UnsupportedNode, Value, text
@@ -95,14 +96,21 @@ def along(r: GraphImporter, node: Node, x: Tensor, axis: int, matrix: np.ndarray
     return y if axis == len(others) else r.layer(TensorPermute, f"{node.name}/back{axis}", y, axes=back)
 
 
-@imports("CumSum")
+@imports("CumSum", integers="computed")
 def cumulative(r: GraphImporter, node: Node) -> Value:
     """A product with a triangle of ones."""
     x = node.tensor()
     axis = own_axis(node.integer(1), len(x.shape))
     r.budget.array(x.shape[axis], x.shape[axis])
     ones = np.triu(np.ones((x.shape[axis],) * 2), 1 if node.get("exclusive", 0) else 0)
-    return along(r, node, x, axis, ones.T if node.get("reverse", 0) else ones)
+    ones = ones.T if node.get("reverse", 0) else ones
+    if not node.integers:
+        return along(r, node, x, axis, ones)
+    behind = (1,) * (len(x.shape) - axis - 1)
+    wide = r.reshaped(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]), f"{node.name}/apart")
+    kept = chosen(r, replace(node, name=f"{node.name}/kept"), (ones != 0).reshape(*ones.shape, *behind), wide)
+    y = reduced(r, replace(node, integers=""), kept, "sum", (axis + 1,), keep=False)
+    return r.formatted(y, node.integers, f"{node.name}/wrapped")
 
 
 @imports("Einsum")

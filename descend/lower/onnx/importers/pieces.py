@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from descend.graph import Add, Concatenation, Embedding, Gather, LessConstant, Scale, Scatter
 from descend.lower.onnx.importers.steps import cut, known_sizes, own_axis, picked, piece_bounds
 from descend.lower.onnx.registry import imports
+from descend.lower.onnx.types import INTEGERS
 from descend.lower.onnx.values import ConstantValue, Node, ShapeValue, Tensor, UnsupportedNode, Value, integers, text
 
 if TYPE_CHECKING:
     from descend.lower.onnx.graph_importer import GraphImporter
 
 
-@imports("Concat")
+@imports("Concat", integers="computed")
 def concat(r: GraphImporter, node: Node) -> Value:
     """Concatenation, of tensors or of sizes."""
     if not any(isinstance(value, Tensor) for value in node.inputs):
@@ -28,7 +29,7 @@ def concat(r: GraphImporter, node: Node) -> Value:
     return r.layer(Concatenation, node, *parts, axis=axis)
 
 
-@imports("Slice")
+@imports("Slice", integers="moved")
 def piece(r: GraphImporter, node: Node) -> Value:
     """Slice, of a tensor or of sizes."""
     value = node.given(0)
@@ -51,7 +52,7 @@ def piece(r: GraphImporter, node: Node) -> Value:
     return x
 
 
-@imports("Split")
+@imports("Split", integers="moved")
 def split(r: GraphImporter, node: Node) -> Value | tuple[Value, ...]:
     """A Slice for each piece."""
     x = node.tensor()
@@ -61,7 +62,7 @@ def split(r: GraphImporter, node: Node) -> Value | tuple[Value, ...]:
     return pieces[0] if len(pieces) == 1 else pieces
 
 
-@imports("Gather")
+@imports("Gather", integers="moved")
 def gather(r: GraphImporter, node: Node) -> Value:
     """A table of vectors, or entries at constant places."""
     data, index = node.given(0), node.given(1)
@@ -88,15 +89,18 @@ def gather(r: GraphImporter, node: Node) -> Value:
 
 
 def _embedded(r: GraphImporter, node: Node, table: ConstantValue) -> Tensor:
-    x = node.tensor(1)
-    if node.get("axis", 0) != 0 or table.array.ndim != 2:
-        raise UnsupportedNode("looks up something else than rows of a matrix")
-    count, size = table.array.shape
-    weights = r.weights(table, f"{node.name}/table", column_major=True, turned=True)
-    return r.layer(Embedding, node, x, weights=[weights], num_embeddings=count, embedding_dim=size)
+    x, array = node.tensor(1), table.array
+    if not array.size or node.axis(array.ndim, 0) != 0:
+        raise UnsupportedNode("looks up something else than entries of the first dimension of a table")
+    count, *form = array.shape
+    rows = table if array.ndim == 2 else ConstantValue(array.reshape(count, -1), table.name)
+    weights = r.weights(rows, f"{node.name}/table", column_major=True, turned=True)
+    own: dict[str, Any] = {"num_embeddings": count, "embedding_dim": rows.array.shape[1]}
+    y = r.layer(Embedding, node, r.checked(x, count, node), weights=[weights], **own)
+    return r.reshaped(y, (*x.shape, *form), f"{node.name}/shape")
 
 
-@imports("OneHot")
+@imports("OneHot", integers="moved")
 def one_hot(r: GraphImporter, node: Node) -> Value:
     """A table of unit vectors."""
     x, size, values = node.tensor(), node.integer(1), node.fixed(2).array
@@ -109,6 +113,8 @@ def one_hot(r: GraphImporter, node: Node) -> Value:
         )
     r.budget.array(size, size, itemsize=8)
     weights = r.weights(ConstantValue(np.eye(size, dtype=np.float32) * on), f"{node.name}/table", column_major=True)
+    if x.type not in INTEGERS:
+        x = r.formatted(x, "int64", f"{node.name}/places")
     return r.layer(
         Embedding, node, _counted(r, node, x, size), weights=[weights], num_embeddings=size, embedding_dim=size
     )
@@ -120,7 +126,7 @@ def _counted(r: GraphImporter, node: Node, index: Tensor, size: int) -> Tensor:
     return r.layer(Add, f"{node.name}/index", index, r.layer(Scale, f"{node.name}/more", below, constant=float(size)))
 
 
-@imports("GatherND")
+@imports("GatherND", integers="moved")
 def gather_nd(r: GraphImporter, node: Node) -> Value:
     """Places in the first dimensions, which are the samples unless they have been moved."""
     raise UnsupportedNode(
@@ -130,7 +136,7 @@ def gather_nd(r: GraphImporter, node: Node) -> Value:
     )
 
 
-@imports("ScatterElements")
+@imports("ScatterElements", integers="computed")
 def scatter_elements(r: GraphImporter, node: Node) -> Value:
     """What was there and a Scatter, in one dimension; with sums alone, since entries that come twice have no order."""
     if text(node.get("reduction", "none")) != "add":
@@ -140,14 +146,14 @@ def scatter_elements(r: GraphImporter, node: Node) -> Value:
     if {len(one.shape) for one in (before, index, updates)} != {1}:
         raise UnsupportedNode("scatters in more than one dimension")
     own_axis(node.get("axis", 0), 1)
-    place = _counted(r, node, index, before.shape[0])
+    place = r.checked(index, before.shape[0], node)
     added = r.layer(Scatter, f"{node.name}/added", updates, place, dims=before.shape)
     return r.layer(Add, node, before, added)
 
 
-@imports("GatherElements")
+@imports("GatherElements", integers="moved")
 def gather_elements(r: GraphImporter, node: Node) -> Value:
     """Gather, from one dimension."""
     x, index = node.tensor(0, 1), r.as_tensor(node.given(1), node, 1)
     own_axis(node.get("axis", 0), 1)
-    return r.layer(Gather, node, x, _counted(r, node, index, x.shape[0]))
+    return r.layer(Gather, node, x, r.checked(index, x.shape[0], node))

@@ -16,19 +16,34 @@ if TYPE_CHECKING:
     from descend.lower.onnx.graph_importer import GraphImporter
 
 
-@imports("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare")
+_MODES = {
+    "ReduceL1": "magnitudes",
+    "ReduceL2": "norm",
+    "ReduceMax": "max",
+    "ReduceMean": "mean",
+    "ReduceMin": "min",
+    "ReduceProd": "product",
+    "ReduceSum": "sum",
+    "ReduceSumSquare": "squares",
+}
+
+
+@imports(*_MODES, integers="computed")
 @imports("ReduceLogSum", "ReduceLogSumExp")
 def reduction(r: GraphImporter, node: Node) -> Value:
     """MultiDimReduction."""
     x = node.tensor()
     axes = node.axes(1, len(x.shape) + 1)
-    if axes is None:
-        raise UnsupportedNode("reduces over the samples")
     if not axes and node.get("noop_with_empty_axes", 0):
         raise UnsupportedNode("reduces nothing (noop_with_empty_axes)")
+    if not axes:
+        raise UnsupportedNode("reduces over the samples")
     if node.kind == "ReduceLogSumExp":
         return log_sum_exp(r, node, x, axes, bool(node.get("keepdims", 1)))
-    mode = {"ReduceMean": "mean", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "product"}.get(node.kind, "sum")
+    mode = _MODES.get(node.kind, "sum")
+    if node.integers:
+        return reduced(r, node, x, mode, axes, bool(node.get("keepdims", 1)))
+    mode = mode if mode in ("max", "mean", "min", "product") else "sum"
     if node.kind in ("ReduceL2", "ReduceSumSquare"):
         x = r.layer(Square, f"{node.name}/square", x)
     elif node.kind == "ReduceL1":
@@ -38,7 +53,7 @@ def reduction(r: GraphImporter, node: Node) -> Value:
     return y if last is None else Tensor(r.layer(last, f"{node.name}/last", y).layer, y.shape)
 
 
-@imports("ArgMax", "ArgMin")
+@imports("ArgMax", "ArgMin", integers="computed")
 def extremum(r: GraphImporter, node: Node) -> Value:
     """Argmax or Argmin; of several dimensions, the first or last place along one of them that holds the extremum."""
     x, last = node.tensor(), bool(node.get("select_last_index", 0))
@@ -50,7 +65,7 @@ def extremum(r: GraphImporter, node: Node) -> Value:
     best = reduced(r, part, x, "max" if node.kind == "ArgMax" else "min", (axis + 1,), keep=True)
     there = r.layer(Equal, f"{node.name}/there", x, r.widened(best, x.shape, node))
     r.budget.array(x.shape[axis])
-    line = np.arange(x.shape[axis]).reshape(-1, *(1,) * (len(x.shape) - axis - 1))
+    line = np.arange(x.shape[axis], dtype=np.float32).reshape(-1, *(1,) * (len(x.shape) - axis - 1))
     places = r.widened(
         r.reshaped(r.as_tensor(ConstantValue(line), node, line.ndim), (1,) * axis + line.shape, node), x.shape, node
     )
@@ -59,7 +74,7 @@ def extremum(r: GraphImporter, node: Node) -> Value:
     return reduced(r, node, found, "max" if last else "min", (axis + 1,), bool(node.get("keepdims", 1)))
 
 
-@imports("TopK")
+@imports("TopK", integers="computed")
 def largest(r: GraphImporter, node: Node) -> tuple[Value | None, ...]:
     """The first entries of a Sort; of places that of the first alone, because a Sort does not say where its entries
     were."""

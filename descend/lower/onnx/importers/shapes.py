@@ -31,7 +31,7 @@ __all__ = ["new_axes", "wanted_sizes"]
 Shape = tuple[int, ...]
 
 
-@imports("Shape")
+@imports("Shape", integers="moved")
 def shape_of(r: GraphImporter, node: Node) -> Value:
     """The sizes of a tensor."""
     value = node.given(0)
@@ -41,7 +41,7 @@ def shape_of(r: GraphImporter, node: Node) -> Value:
     return ShapeValue((len(known_sizes(value)),))
 
 
-@imports("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+@imports("Reshape", "Flatten", "Squeeze", "Unsqueeze", integers="moved")
 def reshape(r: GraphImporter, node: Node) -> Value:
     """Reshape within each sample."""
     value = node.given(0)
@@ -54,8 +54,9 @@ def reshape(r: GraphImporter, node: Node) -> Value:
     whole = [None, *value.shape]
     match node.kind:
         case "Flatten":
-            if node.get("axis", 1) != 1:
-                raise UnsupportedNode(f"has axis {node.get('axis', 1)}, which joins samples with other dimensions")
+            axis = node.get("axis", 1)
+            if (axis + len(whole) if axis < 0 else axis) != 1:
+                raise UnsupportedNode(f"has axis {axis}, which joins samples with other dimensions")
             return r.reshaped(value, (prod(value.shape),), node.name)
         case "Squeeze":
             gone = set(node.axes(1, len(whole)) or (i for i, size in enumerate(whole) if size == 1))
@@ -125,7 +126,7 @@ def _filled(r: GraphImporter, x: Tensor, wanted: list[int | None], node: Node) -
     return tuple(size for size in rest if size is not None)
 
 
-@imports("Transpose")
+@imports("Transpose", integers="moved")
 def transpose(r: GraphImporter, node: Node) -> Value:
     """TensorPermute."""
     x = node.tensor()
@@ -135,7 +136,7 @@ def transpose(r: GraphImporter, node: Node) -> Value:
     return r.layer(TensorPermute, node, x, axes=[axis - 1 for axis in perm[1:]])
 
 
-@imports("Expand", "Tile")
+@imports("Expand", "Tile", integers="moved")
 def expand(r: GraphImporter, node: Node) -> Value:
     """Tessellate."""
     value = node.given(0)
@@ -176,7 +177,7 @@ def _for_all_samples(r: GraphImporter, node: Node, value: ConstantValue, wanted:
     return Permuted(y.layer, (*groups[:place], (None,), *groups[place:]))
 
 
-@imports("Size")
+@imports("Size", integers="moved")
 def count_of(r: GraphImporter, node: Node) -> Value:
     """How many entries a list of sizes has."""
     value = node.given(0)
@@ -185,7 +186,7 @@ def count_of(r: GraphImporter, node: Node) -> Value:
     return ConstantValue(np.asarray(len(value.sizes)))
 
 
-@imports("ConstantOfShape")
+@imports("ConstantOfShape", integers="moved")
 def constant_of_shape(r: GraphImporter, node: Node) -> Value:
     """Constant, for every sample."""
     return _everywhere(r, node, node.get("value", np.zeros(1, np.float32)), known_sizes(node.given(0)))
@@ -199,5 +200,8 @@ def _everywhere(r: GraphImporter, node: Node, value: Any, sizes: tuple[int | Non
     number = np.asarray(value)
     if number.size != 1 or number.dtype.kind not in "fbiu":
         raise UnsupportedNode(f"repeats {number.size} entries of {number.dtype}, where a number is needed")
-    y = r.layer(Constant, node, value=float(number.reshape(())), num_neurons=shape)
+    if number.dtype.kind in "iu":
+        y = r.as_tensor(ConstantValue(np.broadcast_to(number.reshape(()), shape)), node, len(shape))
+    else:
+        y = r.layer(Constant, node, value=float(number.reshape(())), num_neurons=shape)
     return y if sizes[0] is None else Permuted(y.layer, tuple((size,) for size in sizes))

@@ -25,6 +25,7 @@ from descend.graph import (
     TensorPermute,
     Tessellate,
 )
+from descend.graph.kinds.integers import IntegerReduction
 from descend.graph.layer import shown
 from descend.lower.onnx.values import ConstantValue, Node, Shape, ShapeValue, Tensor, UnsupportedNode, Value, integers
 
@@ -88,8 +89,11 @@ def cut(r: GraphImporter, name: str, x: Tensor, axis: int, begin: int, end: int)
 
 def piece_bounds(node: Node, size: int) -> list[tuple[int, int]]:
     """Where each piece of a Split begins and ends along a dimension of this size."""
-    each = -(-size // node.outputs)
-    sizes = node.ints(1, "split") or [min(each, size - i * each) for i in range(node.outputs)]
+    count = node.get("num_outputs", len(node.taken))
+    if count != len(node.taken) or (node.given(1) is not None and "num_outputs" in node.attributes):
+        raise UnsupportedNode(f"has num_outputs {count}, {len(node.taken)} outputs, and sizes of its own or none")
+    each = -(-size // count)
+    sizes = node.ints(1, "split") or [min(each, size - i * each) for i in range(count)]
     if min(sizes) < 1 or sum(sizes) != size:
         raise UnsupportedNode(f"splits {size} entries into pieces of {', '.join(map(str, sizes))}")
     ends = list(accumulate(sizes))
@@ -163,7 +167,11 @@ def padded(r: GraphImporter, node: Node, x: Tensor, sides: list[tuple[int, int]]
             if count > 0:
                 shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
                 name = f"{node.name}/pad{axis}_{place}"
-                parts.insert(place, r.layer(Constant, name, value=fill, num_neurons=shape))
+                if node.integers:
+                    entries = np.broadcast_to(np.array(fill, node.integers), shape)
+                    parts.insert(place, r.as_tensor(ConstantValue(entries), replace(node, name=name), len(shape)))
+                else:
+                    parts.insert(place, r.layer(Constant, name, value=fill, num_neurons=shape))
         if len(parts) > 1:
             x = r.layer(Concatenation, f"{node.name}/padded{axis}", *parts, axis=axis)
     return x
@@ -172,8 +180,11 @@ def padded(r: GraphImporter, node: Node, x: Tensor, sides: list[tuple[int, int]]
 def reduced(r: GraphImporter, node: Node, x: Tensor, mode: str, axes: tuple[int, ...], keep: bool) -> Tensor:
     """x without some dimensions, or with one entry in each of them."""
     own = sorted({own_axis(axis, len(x.shape)) for axis in axes})
-    y = r.layer(MultiDimReduction, node, x, mode="sum" if mode == "mean" else mode, axes=own)
-    if mode == "mean":
+    if node.integers and mode not in ("max", "min"):
+        y = r.gives_integers(r.layer(IntegerReduction, node, x, operation=mode, axes=own), node.integers)
+    else:
+        y = r.layer(MultiDimReduction, node, x, mode="sum" if mode == "mean" else mode, axes=own)
+    if mode == "mean" and not node.integers:
         y = times(r, f"{node.name}/mean", y, 1 / prod(x.shape[axis] for axis in own))
     left = tuple(size for axis, size in enumerate(x.shape) if axis not in own)
     kept = tuple(1 if axis in own else size for axis, size in enumerate(x.shape))

@@ -14,6 +14,7 @@ from descend.graph import BilinearResize, Convolution, Deconvolution, Multiply, 
 from descend.lower.onnx.importers.matrices import along
 from descend.lower.onnx.importers.steps import known_sizes, padded, picked, reduced
 from descend.lower.onnx.registry import imports
+from descend.lower.onnx.types import INTEGERS
 from descend.lower.onnx.values import ConstantValue, Node, ShapeValue, Tensor, UnsupportedNode, Value, text
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _over(begun: int, end: int, span: int, stride: int) -> int:
     return (count - 1) * stride + span - begun - end
 
 
-@imports("Pad")
+@imports("Pad", integers="computed")
 def pad(r: GraphImporter, node: Node) -> Value:
     """Constants before and behind; or entries that are mirrored, repeated or wrapped."""
     x, mode = node.tensor(), text(node.get("mode", "constant"))
@@ -113,6 +114,10 @@ def deconvolution(r: GraphImporter, node: Node) -> Value:
     ends = zip(x.shape[1:], size, stride, dilation, more, strict=True)
     whole = [(n - 1) * s + (k - 1) * d + 1 + extra for n, k, s, d, extra in ends]
     sides = _taken_off(node, x.shape[1:], stride, whole)
+    # A wanted size beyond what the windows cover is reached behind them, where there is the bias alone.
+    if "output_shape" in node.attributes:
+        more = tuple(extra + max(-begin - end, 0) for extra, (begin, end) in zip(more, sides, strict=True))
+    sides = [(begin, end) if begin + end > 0 else (0, 0) for begin, end in sides]
     even = all(begin == end for begin, end in sides)
     own = {"stride": stride, "dilation": dilation, "output_padding": more, **_kernel(r, node)}
     padding = tuple(begin if even else 0 for begin, _ in sides)
@@ -126,9 +131,14 @@ def _taken_off(node: Node, space: Shape, stride: Shape, whole: list[int]) -> lis
     wanted = node.get("output_shape", [n * s for n, s in zip(space, stride, strict=True)])[-len(space) :]
     if len(wanted) != len(space):
         raise UnsupportedNode(f"has output_shape {list(wanted)} for {len(space)} dimensions")
-    if auto.startswith("SAME") or "output_shape" in node.attributes:
-        return [_halves(max(size - left, 0), auto == "SAME_UPPER") for size, left in zip(whole, wanted, strict=True)]
+    if not _has_pads(node):
+        return [_halves(size - left, auto == "SAME_UPPER") for size, left in zip(whole, wanted, strict=True)]
     return list(zip(pads[: len(space)], pads[len(space) :], strict=True))
+
+
+def _has_pads(node: Node) -> bool:
+    """Whether the padding of a transposed convolution is given, and not worked out from the size of its result."""
+    return not (text(node.get("auto_pad", "NOTSET")).startswith("SAME") or "output_shape" in node.attributes)
 
 
 def _kernel_shape(node: Node) -> Shape:
@@ -189,7 +199,7 @@ def global_pooling(r: GraphImporter, node: Node) -> Value:
     return reduced(r, node, x, "mean" if node.kind == "GlobalAveragePool" else "max", axes, True)
 
 
-@imports("DepthToSpace", "SpaceToDepth")
+@imports("DepthToSpace", "SpaceToDepth", integers="moved")
 def space_and_depth(r: GraphImporter, node: Node) -> Value:
     """Blocks of an image as channels, or the other way."""
     x, b = node.tensor(0, 3), node.get("blocksize", 1)
@@ -197,6 +207,8 @@ def space_and_depth(r: GraphImporter, node: Node) -> Value:
     if b < 1:
         raise UnsupportedNode(f"has blocksize {b}; expected at least 1")
     if node.kind == "SpaceToDepth":
+        if text(node.get("mode", "DCR")) != "DCR":
+            raise UnsupportedNode("puts the columns of blocks first (mode CRD)")
         split, axes = (channels, height // b, b, width // b, b), (2, 4, 0, 1, 3)
         shape = (channels * b * b, height // b, width // b)
     else:
@@ -208,7 +220,7 @@ def space_and_depth(r: GraphImporter, node: Node) -> Value:
     return r.reshaped(r.layer(TensorPermute, f"{node.name}/turned", apart, axes=axes), shape, node.name)
 
 
-@imports("Resize")
+@imports("Resize", integers="moved")
 def resize(r: GraphImporter, node: Node) -> Value:
     """Upsample by whole factors, BilinearResize of images, and otherwise a product with a matrix for each dimension."""
     x = node.tensor()
@@ -229,13 +241,20 @@ def resize(r: GraphImporter, node: Node) -> Value:
         factors = tuple(a // b for a, b in zip(after[1:], x.shape[1:], strict=True))
         own: dict[str, Any] = {"num_dims": len(factors), "has_vectors": True, "scale_factors": factors}
         return r.layer(Upsample, node, x, upsample_mode="nearest", **own)
-    plain = (mode, place) == ("linear", "half_pixel") and not node.get("antialias", 0)
+    plain = (mode, place) == ("linear", "half_pixel") and not node.get("antialias", 0) and x.type not in INTEGERS
     if len(after) == 3 and after[0] == x.shape[0] and plain and exact:
         return r.layer(BilinearResize, node, x, height=after[1], width=after[2])
     if place == "tf_crop_and_resize" or text(node.get("keep_aspect_ratio_policy", "stretch")) != "stretch":
         raise UnsupportedNode(f"has mode {mode}, {place}, from {x.shape} to {after}")
     for axis, (new, scale) in enumerate(zip(after, scales, strict=True)):
         if (new, scale) != (x.shape[axis], 1):
+            places = _nearest(node, x.shape[axis], new, scale) if mode == "nearest" else None
+            if x.type in INTEGERS and places is None:
+                raise UnsupportedNode(f"makes fractions of {INTEGERS[x.type]} (mode {mode})")
+            if x.type in INTEGERS and places is not None:
+                y = picked(r, replace(node, name=f"{node.name}/{axis}"), x, axis, places)
+                x = replace(y, type=x.type)
+                continue
             # The reference takes some 20 microseconds for each column, and 200 ns for each entry.
             before = x.shape[axis]
             r.budget.array(before, max(before, new), operations=new * (20_000 + 200 * before))
@@ -278,6 +297,8 @@ def _nearest(node: Node, before: int, after: int, scale: float) -> np.ndarray[An
             place = (place + one / 2) / np.float32(scale) - one / 2
         case "asymmetric":
             place = place / np.float32(scale)
+        case "tf_half_pixel_for_nn":
+            place = (place + one / 2) / np.float32(scale)
         case "align_corners":
             place = place * np.float32(before - 1) / np.float32(max(after - 1, 1))
         case _:
