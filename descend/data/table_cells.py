@@ -38,7 +38,12 @@ MISSING = frozenset(["", *_NULLS.split("|"), *_MARKS.split("|")])
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+(?:,\d+)?(?:[eE][+-]?\d+)?")
 _DIGITS = r"\d+[.]?\d*|[.]\d+"
 PLAIN = rf"^\s*[+-]?(?:(?:{_DIGITS})(?:[eE][+-]?\d+)?|(?i:inf|infinity|nan))\s*$"
-SEPARATED = r"^\s*[+-]?(?:\d+,\d+|\d{1,3}(?:[ ,.']\d{3})+(?:[.,]\d+)?)\s*$"  # 1,5 and 1,234.5 and 1 234
+_GROUPS = r"\d+,\d+|\d{1,3}(?:[ ,.']\d{3})+(?:[.,]\d+)?"  # 1,5 and 1,234.5 and 1 234
+_COINS = "$€£¥"
+SEPARATED = (
+    rf"^\s*[+-]?(?:{_GROUPS})\s*$|^\s*[+-]?[{_COINS}]\s?(?:{_GROUPS}|{_DIGITS})\s*$"
+    rf"|^\s*[+-]?(?:{_GROUPS}|{_DIGITS})\s?[%{_COINS}]\s*$"
+)
 INTEGER = r"^\s*[+-]?\d+\s*$"
 _OF_PLAIN, _OF_SEPARATED, _OF_INTEGER = map(re.compile, (PLAIN, SEPARATED, INTEGER))
 _FEW = 10  # at most one in so many cells of a column of numbers is none
@@ -87,7 +92,7 @@ class CellCounts:
     Args:
         plain: Numbers, such as 1.5 and -2e3.
         integers: Those of them that are integers.
-        separated: Numbers in other forms, such as 1,5 and 1,234.5.
+        separated: Numbers in other forms, such as 1,5 and 1,234.5, and $5 and 5 %.
         others: All other cells.
         odd: Place and text of the first cell that is not plain.
     """

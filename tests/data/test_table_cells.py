@@ -101,6 +101,9 @@ def test_classes_that_are_numbers_with_an_odd_one(tmp_path):
         (["A1", *["7"] * 9] * 10, "is no number", "is no number"),
         (["A1", "7", "8"], "is no number", "is no number"),  # one
         (["1,5", "2,5", "3,5"] * 4, "in a form such as '1,5'", None),
+        (["$5", "$7.50", "$1,200"] * 4, "in a form such as '$5'", None),
+        (["5%", "7.5 %"] * 4, "in a form such as '5%'", None),
+        (["5 stars", "3 stars"] * 4, None, None),
         (["<30", "30-40", ">40"] * 4, None, None),
         (["up", "down"] * 4, None, None),
     ],

@@ -107,6 +107,8 @@ def test_quotes_around_the_first_row_alone(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('"5","7"\n1,2\n3,4\n')
     same(read(path), {"5": np.array([1, 3]), "7": np.array([2, 4])})
+    path.write_text('"5"\t"7"\n1\t2\n3\t4\n')
+    same(read(path), {"5": np.array([1, 3]), "7": np.array([2, 4])})
     path.write_text('"5","7"\n"1","2"\n"3","4"\n')
     assert len(read(path)) == 3
 

@@ -154,18 +154,13 @@ def _first_rows(path: Path, separator: str, encoding: str, quote: str, escape: s
         return []
 
 
-def _are_marked(path: Path, separator: str, encoding: str, quote: str) -> bool:
-    """Whether numbers of the first line are in quotes, and those of the second are not."""
+def _are_marked(path: Path, encoding: str, quote: str) -> bool:
+    """Whether the cells of the first line are in quotes, and numbers of the second are not."""
     lines = [line for line in _lines(path, encoding) if line.strip()][:2]
     if not quote or len(lines) < 2 or quote not in lines[0]:
         return False
-    try:
-        first, second = (next(csv_rows([line.rstrip("\r\n")], separator, "")) for line in lines)
-    except csv.Error:
-        return False
-    quoted = [cell.strip().startswith(quote) for cell in first if cell.strip()]
-    plain = [cell for cell in second if is_any_number(cell.strip())]
-    return all(quoted) and bool(plain) and len(first) in (len(second), len(second) - 1)
+    first, second = (_without_quoted(line, quote) for line in lines)
+    return not any(map(str.isalnum, first)) and any(map(str.isdigit, second))
 
 
 def _has_names(
@@ -178,8 +173,8 @@ def _has_names(
     """
     if options.header is not None:
         return options.header
-    encoding, quote = _encoding_of(path, options.encoding), _quote(options)
-    marked = any(map(is_any_number, cells)) and _are_marked(path, options.separator or ",", encoding, quote)
+    encoding = _encoding_of(named, options.encoding)
+    marked = any(map(is_any_number, cells)) and _are_marked(named, encoding, _quote(options))
     found = has_names(cells, rows[1:], marked)
     if found is None:
         listed = ", ".join(shown(cell) for cell in cells[:_LISTED]) + (", ..." if len(cells) > _LISTED else "")
