@@ -51,8 +51,9 @@ def cache_root() -> Path:
     if base.is_absolute():  # its specification: a relative one is ignored
         return base / "descend"
     home = os.environ.get("HOME") or (os.environ.get("USERPROFILE") if os.name == "nt" else None)
-    if not home:
-        raise FileNotFoundError(errno.ENOENT, "HOME is not set; DESCEND_CACHE_DIR may name a folder for caches")
+    if not home or not Path(home).is_dir():  # a container may have none, and none is made
+        what = f"HOME ({home}) does not exist" if home else "HOME is not set"
+        raise FileNotFoundError(errno.ENOENT, f"{what}; DESCEND_CACHE_DIR may name a folder for caches")
     return Path(home).absolute() / ".cache" / "descend"
 
 

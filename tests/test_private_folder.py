@@ -22,11 +22,11 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ 
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({"DESCEND_CACHE_DIR": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a"),
-        ({"XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/descend"),
-        ({"XDG_CACHE_HOME": "b", "HOME": "/c"}, "/c/.cache/descend"),
-        ({"HOME": "/c"}, "/c/.cache/descend"),
-        ({"HOME": "/c", "TORCHINDUCTOR_CACHE_DIR": "/d"}, "/c/.cache/descend"),
+        ({"DESCEND_CACHE_DIR": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/"}, "/a"),
+        ({"XDG_CACHE_HOME": "/b", "HOME": "/"}, "/b/descend"),
+        ({"XDG_CACHE_HOME": "b", "HOME": "/"}, "/.cache/descend"),
+        ({"HOME": "/"}, "/.cache/descend"),
+        ({"HOME": "/", "TORCHINDUCTOR_CACHE_DIR": "/d"}, "/.cache/descend"),
     ],
 )
 def test_the_folder_of_caches_is_the_users(monkeypatch, variables, expected):
@@ -37,11 +37,15 @@ def test_the_folder_of_caches_is_the_users(monkeypatch, variables, expected):
     assert cache_root() == Path(expected)
 
 
-def test_without_a_home_there_is_no_folder(monkeypatch):
+def test_without_a_home_there_is_no_folder_and_none_is_made(monkeypatch, tmp_path):
     for name in ("DESCEND_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(OSError, match="HOME is not set"):
         cache_root()
+    monkeypatch.setenv("HOME", str(tmp_path / "none"))
+    with pytest.raises(OSError, match="does not exist"):
+        cache_root()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_was_written_is_read_and_no_other_user_can_look_in(tmp_path):
