@@ -63,7 +63,7 @@ class UpdateCheck:
             ConfigurationError: all mini-batches of the run together are too few for its first update.
 
         Warns:
-            UserWarning: the run is to make no update; a callback acts for the first time after its end.
+            UserWarning: the run makes no update; a callback acts for the first time after its end.
         """
         self._check_running_statistics()
         stop = self._criterion()
@@ -78,8 +78,9 @@ class UpdateCheck:
         per_epoch = None if feed is None else feed.steps_per_epoch
         batches = None if limit.epochs is None or per_epoch is None else limit.epochs * per_epoch
         if batches is not None and batches < window.first:
+            all_of_them = _counted(batches, "mini-batch", "es")
             raise ConfigurationError(
-                f"{window.setting} makes no update in this run of {_counted(batches, 'mini-batch', 'es')} "
+                f"{window.setting or 'training'} makes no update in this run of {all_of_them} "
                 f"({_counted(limit.epochs or 0, 'epoch')} of {per_epoch:,}): set it to {batches:,} or less, or train "
                 "for longer"
             )
