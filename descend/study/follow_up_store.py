@@ -97,7 +97,7 @@ class _Swap(_Part):
     cells: list[_Cell]
 
 
-class _Difference(_Part):
+class _MinimalDifference(_Part):
     kind: Literal["minimize"]
     command: str
     seeds: int
@@ -127,5 +127,5 @@ class _Sharpness(_Part):
 
 
 _ANSWER: TypeAdapter[Any] = TypeAdapter(
-    Annotated[_Swap | _Difference | _Noise | _Sharpness, Field(discriminator="kind")]
+    Annotated[_Swap | _MinimalDifference | _Noise | _Sharpness, Field(discriminator="kind")]
 )
