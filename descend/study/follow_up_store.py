@@ -10,7 +10,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from annotated_types import Len
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from descend.arguments import shown
@@ -70,14 +69,14 @@ class _Cell(_Part):
     arm: str
     giver: str
     median: float
-    interval: Annotated[list[float], Len(2, 2)] | None
+    interval: Annotated[list[float], Field(min_length=2, max_length=2)] | None
     change: float
 
 
 class _NoisePoint(_Part):
     step: int
     scale: float | None
-    interval: Annotated[list[float], Len(2, 2)] | None
+    interval: Annotated[list[float], Field(min_length=2, max_length=2)] | None
     said: str | None
 
 
@@ -98,7 +97,7 @@ class _Swap(_Part):
     cells: list[_Cell]
 
 
-class _Difference(_Part):
+class _MinimalDifference(_Part):
     kind: Literal["minimize"]
     command: str
     seeds: int
@@ -106,8 +105,8 @@ class _Difference(_Part):
     reference: str
     rule: str
     tried: int
-    needed: dict[str, Annotated[list[Any], Len(2, 2)]]
-    taken_back: dict[str, Annotated[list[Any], Len(2, 2)]]
+    needed: dict[str, Annotated[list[Any], Field(min_length=2, max_length=2)]]
+    taken_back: dict[str, Annotated[list[Any], Field(min_length=2, max_length=2)]]
 
 
 class _Noise(_Part):
@@ -128,5 +127,5 @@ class _Sharpness(_Part):
 
 
 _ANSWER: TypeAdapter[Any] = TypeAdapter(
-    Annotated[_Swap | _Difference | _Noise | _Sharpness, Field(discriminator="kind")]
+    Annotated[_Swap | _MinimalDifference | _Noise | _Sharpness, Field(discriminator="kind")]
 )
