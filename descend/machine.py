@@ -1,11 +1,21 @@
-"""What this machine has, on each system: processors and memory."""
+"""What this machine has, on each system: processors, memory, and devices with float64 or without.
+
+The numbers of an update are in float64, which some devices do not have, such as Apple's GPUs (MPS). What is one number
+for a tensor then lies on the host; torch takes such a number beside tensors of any device.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from functools import cache
+from typing import TYPE_CHECKING
 
-__all__ = ["cores", "memory_bytes"]
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+__all__ = ["as_double", "cores", "for_double", "has_double", "home", "memory_bytes", "number"]
 
 
 def cores() -> int:
@@ -19,3 +29,45 @@ def memory_bytes() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return sys.maxsize
+
+
+def has_double(device: torch.device) -> bool:
+    """Whether tensors on a device may be in float64."""
+    return device.type in ("cpu", "cuda", "meta") or _takes_double(device)
+
+
+@cache
+def _takes_double(device: torch.device) -> bool:
+    import torch
+
+    try:
+        torch.empty(0, dtype=torch.float64, device=device)
+    except (TypeError, RuntimeError):
+        return False
+    return True
+
+
+def for_double(x: Tensor) -> Tensor:
+    """A tensor where float64 can be computed: itself, or a copy on the host."""
+    return x if has_double(x.device) else x.cpu()
+
+
+def as_double(x: Tensor) -> Tensor:
+    """A tensor in float64, on its device or on the host."""
+    return for_double(x).double()
+
+
+def home(dtype: torch.dtype, p: Tensor) -> torch.device:
+    """The device of an entry of the state of a tensor."""
+    import torch
+
+    return p.device if dtype != torch.float64 or has_double(p.device) else torch.device("cpu")
+
+
+def number(p: Tensor, value: float = 0.0) -> Tensor:
+    """One float64 number of the state of a tensor: on its device, or on the host where that has no float64."""
+    import torch
+
+    if has_double(p.device):
+        return p.new_full((), value, dtype=torch.float64)
+    return torch.full((), value, dtype=torch.float64, device="cpu")

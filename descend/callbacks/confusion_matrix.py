@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.callbacks.name_fields import require
-from descend.double_precision import as_double
 from descend.errors import ConfigurationError
 from descend.graph.fields import described_openly
+from descend.machine import as_double
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:

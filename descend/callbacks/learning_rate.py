@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from descend.callbacks.console import say
 from descend.callbacks.name_fields import at_least, words
-from descend.double_precision import as_double
 from descend.errors import ConfigurationError, Unsupported
 from descend.graph.fields import described_openly
 from descend.launch.trainer_layout import current_trainer
 from descend.leniency import Deviation, refused
+from descend.machine import as_double
 from descend.train import Callback, Mode
 from descend.train.callback import Beginning
 

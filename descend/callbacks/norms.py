@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from descend.callbacks.name_fields import at_least
-from descend.double_precision import as_double
 from descend.errors import ConfigurationError, Unsupported
+from descend.machine import as_double
 from descend.train import Callback
 from descend.train.callback import Beginning
 

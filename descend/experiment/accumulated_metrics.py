@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
-from descend.double_precision import as_double
 from descend.errors import ConfigurationError
 from descend.experiment.losses import Loss
+from descend.machine import as_double
 from descend.train.objective import Accumulated, Ratio
 
 if TYPE_CHECKING:

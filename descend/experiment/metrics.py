@@ -19,7 +19,6 @@ from torch import Tensor
 
 from descend.arguments import shown
 from descend.display import printable
-from descend.double_precision import as_double
 from descend.errors import ConfigurationError, nearest
 from descend.experiment.accumulated_metrics import (
     AccumulatedMetric,
@@ -29,6 +28,7 @@ from descend.experiment.accumulated_metrics import (
     is_torchmetric,
 )
 from descend.experiment.losses import NAMED, FunctionLoss, Loss, TorchLoss, loss_of
+from descend.machine import as_double
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
 
-from descend.double_precision import as_double, for_double
+from descend.machine import as_double, for_double
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

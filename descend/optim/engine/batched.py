@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from descend.double_precision import has_double
+from descend.machine import has_double
 from descend.optim.engine.lockstep import lockstep
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
 from descend.optim.engine.plain import as_written, column_mean, norm, row_mean, total, update

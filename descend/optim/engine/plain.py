@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from descend.double_precision import for_double, has_double
+from descend.machine import for_double, has_double
 from descend.optim.engine.noise import noise_for
 from descend.optim.engine.step_inputs import is_sparse, local, named_entries, rows_of
 

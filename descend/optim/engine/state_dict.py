@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 import torch
 from torch import Tensor
 
-from descend.double_precision import home
 from descend.errors import RuleError
+from descend.machine import home
 from descend.optim.engine.evaluation import averages
 from descend.optim.engine.settings import COMMON_KEYS, COUNTERS, group_rule, number, resolve, shown
 from descend.optim.engine.state_proxy import State, StateEntry

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from descend.double_precision import home
 from descend.errors import RuleError, Unsupported
+from descend.machine import home
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

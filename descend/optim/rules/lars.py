@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 
-from descend.double_precision import number
 from descend.errors import RuleError
+from descend.machine import number
 from descend.optim.rules.base import Rule, check_choice, check_fraction, check_nonnegative
 
 if TYPE_CHECKING:

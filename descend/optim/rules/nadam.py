@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from descend.double_precision import number
+from descend.machine import number
 from descend.optim.rules.base import Rule, check_fraction, check_nonnegative, quotient
 
 if TYPE_CHECKING:

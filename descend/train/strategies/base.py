@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, final
 import torch
 
 from descend.data.batch_iterable import BatchIterable
-from descend.double_precision import as_double
+from descend.machine import as_double
 from descend.torch_private import run_backward
 from descend.train.memory import out_of_memory
 from descend.train.micro_batch import MicroBatch, split_into_micro_batches
