@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGEST_EXACT", "GraphImporter"]
 
-_Layered = TypeVar("_Layered", Tensor, Permuted)
+_Layered = TypeVar("_Layered", bound=Tensor | Permuted)
 
 LARGEST_EXACT = 2**24  # every integer up to it is a float32
 _MAX_INTEGERS = 65_536  # that a layer holds itself
