@@ -59,9 +59,7 @@ def fold(node: Node, outputs: int, budget: Budget) -> list[NDArray[Any]]:
     if any(one.ndim > _MAX_DIMS for one in arrays):
         raise UnsupportedNode(f"computes with a constant of more than {_MAX_DIMS} dimensions")
     if kind == "LpNormalization" and attributes.get("p", 2) == 1:
-        raise UnsupportedNode(
-            "divides by sums of absolute values, which the reference of ONNX computes with their signs"
-        )
+        raise UnsupportedNode("divides by sums of absolute values, which ONNX's reference computes with their signs")
     entries = _SIZES[kind](given, attributes)
     budget.array(entries, itemsize=_itemsize(attributes, arrays), operations=entries * _SLOW.get(kind, 1))
     if kind == "CumSum":  # the reference wants a number for the axis, where exporters write a list of one
@@ -75,7 +73,7 @@ def fold(node: Node, outputs: int, budget: Budget) -> list[NDArray[Any]]:
 
 def _computed(node: Node, given: Inputs, outputs: int) -> list[NDArray[Any]]:
     names = [f"x{place}" if one is not None else "" for place, one in enumerate(given)]
-    fields = {
+    fields: dict[str, Any] = {
         name: numpy_helper.from_array(one) if isinstance(one, np.ndarray) else one
         for name, one in node.attributes.items()
     }

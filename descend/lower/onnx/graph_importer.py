@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["LARGEST_EXACT", "GraphImporter"]
+
+_Layered = TypeVar("_Layered", bound=Tensor | Permuted)
 
 LARGEST_EXACT = 2**24  # every integer up to it is a float32
 _MAX_INTEGERS = 65_536  # that a layer holds itself
@@ -164,6 +166,10 @@ class GraphImporter:
             return ConstantValue(value.array.astype(word), value.name)
         if not isinstance(value, (Tensor, Permuted)) or self._formats.get(value.layer.serial) == word:
             return value
+        return self.tensor_of_integers(value, word, name)
+
+    def tensor_of_integers(self, value: _Layered, word: str, name: str) -> _Layered:
+        """A tensor whose layer gives integers of a format."""
         y = self.formatted(value, word, name)
         self._formats[y.layer.serial] = word
         return y
@@ -173,7 +179,7 @@ class GraphImporter:
         self._formats[value.layer.serial] = word
         return value
 
-    def formatted(self, value: Tensor | Permuted, word: str, name: str) -> Tensor | Permuted:
+    def formatted(self, value: _Layered, word: str, name: str) -> _Layered:
         """A value in another format."""
         sizes = value.groups if isinstance(value, Permuted) else (value.shape,)
         shape = tuple(size for group in sizes for size in group if size is not None)

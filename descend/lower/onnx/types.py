@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _type_words(schema: onnx.defs.OpSchema) -> Iterator[str]:
 
 def _of_attribute(node: Node) -> int:
     value = node.attributes.get(_BY_ATTRIBUTE.get(node.kind, ""))
-    if hasattr(value, "dtype"):
+    if isinstance(value, np.ndarray):
         return onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
     if isinstance(value, bytes):
         word = value.decode(errors="replace").upper()

@@ -101,8 +101,9 @@ def test_what_is_no_number_becomes_the_integer_of_onnxruntime(tmp_path):
 def test_halves_become_infinite_after_each_node(tmp_path):
     x = np.array([[60000, 1.0009765625, 1e-8]], "f4")
     nodes = [n("Cast", "x", "h", to=TensorProto.FLOAT16), n("Add", "h h", "s"), n("Cast", "s", to=TensorProto.FLOAT)]
-    got, want = both(tmp_path, nodes, x)
-    np.testing.assert_array_equal(got, want)
+    got, _ = both(tmp_path, nodes, x)  # onnxruntime leaves the two casts out between nodes
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(got, (x.astype("f2") + x.astype("f2")).astype("f4"))
     got, want = both(tmp_path, [n("Mul", "x x")], x.astype("f2"))
     np.testing.assert_array_equal(got.astype("f2"), want)
 

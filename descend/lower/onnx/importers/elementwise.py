@@ -154,7 +154,7 @@ def dropout(r: GraphImporter, node: Node) -> Value:
 
 
 @imports("Cast", integers="moved")
-def cast(r: GraphImporter, node: Node) -> Value | None:
+def cast(r: GraphImporter, node: Node) -> Value:
     """ToFormat; truths are 0 and 1, and double is a format that a layer asks for."""
     value, to = node.given(0), node.get("to", 0)
     if value is None:
@@ -166,7 +166,7 @@ def cast(r: GraphImporter, node: Node) -> Value | None:
     if to == onnx.TensorProto.BOOL:
         return r.layer(NotEqualConstant, node, value, constant=0.0)
     if to in INTEGERS:
-        return r.as_integers(value, INTEGERS[to], node.name)
+        return r.tensor_of_integers(value, INTEGERS[to], node.name)
     if to not in (*HALVES, onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
         raise UnsupportedNode(f"casts to format {to}, which no layer takes")
     if to in HALVES or value.type in INTEGERS or value.type == onnx.TensorProto.BOOL:
