@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -19,13 +20,14 @@ import numpy as np
 from descend.data.arrow_columns import LENGTH, Column, ColumnFacts, column_of, facts_of, holds_bytes
 from descend.data.concatenated import Pieces
 from descend.data.file_format import library
-from descend.data.pictures import ImageForm, form_of_image, is_image
+from descend.data.pictures import LOOKED_AT, ImageForm, form_of_images, is_image, spread, strided
 from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
 from descend.data.spilled_columns import SpilledColumns
 from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -38,6 +40,8 @@ __all__ = ["CACHE_BYTES", "ArrowSource", "Chunk", "TableFiles"]
 CACHE_BYTES = 2**30
 MAX_COLUMNS = 65_536
 ROW_NUMBERS = re.compile(r"__index_level_\d+__")
+_LOOKED_AT_BYTES = 2**28  # of images, for their form
+_ROWS_LOOKED_AT_ONCE = 64
 SCANNED_VALUES = 2**23  # to be decoded for one batch, from which on it is taken without them being kept
 
 
@@ -96,7 +100,7 @@ class ArrowSource:
 
     Args:
         files: The tables.
-        options: Those of the caller; `columns`, `length`, `image_size` and classes are used.
+        options: Those of the caller; `columns`, `length`, those of images and of classes are used.
 
     Raises:
         DataError: there are too many columns, or a column that was asked for cannot become a field.
@@ -131,6 +135,7 @@ class ArrowSource:
             if of in named and self._columns[of].dtype.kind in "iu" and name not in self.classes
         }
         self.pixels = frozenset(name for name, of in alone.items() if of in self._images)
+        self.kinds = {name: form.kind for name, form in self._images.items()}
         self._kept: OrderedDict[tuple[Chunk, str], Any] = OrderedDict()
         self._damaged: dict[Chunk, str] = {}  # those that could not be decoded, and why
         self._spilled = SpilledColumns() if getattr(files, "decodes", False) else None
@@ -164,7 +169,33 @@ class ArrowSource:
     def _image(self, name: str, first: bytes | None, options: ReadOptions) -> ImageForm:
         if first is None or not is_image(first):
             raise DataError(f"'{name}' holds {getattr(self._files, 'bytes_are', 'bytes that are no images')}")
-        return form_of_image(first, options.height_and_width, f"the first value of '{name}'")
+        some = self._some_images(name)
+        return form_of_images(len(some), some.__getitem__, options, lambda _: f"column '{name}'", field=name)
+
+    def _some_images(self, name: str) -> list[bytes | None]:
+        """The first images of a column, and others that are spread over it, as far as they can be loaded."""
+        found: list[bytes | None] = []
+        loaded = 0
+        for values in self._some_parts(name):
+            found += values.to_pylist()
+            loaded += values.nbytes
+            if loaded > _LOOKED_AT_BYTES:
+                break
+        return [one for one in found if one is not None]
+
+    def _some_parts(self, name: str) -> Iterator[Any]:
+        """Parts of a column, each from everywhere in it."""
+        if hasattr(self._files, "take"):
+            rows = strided(len(self._chunks), LOOKED_AT)
+            for start in range(0, len(rows), _ROWS_LOOKED_AT_ONCE):
+                some = np.array(rows[start : start + _ROWS_LOOKED_AT_ONCE], np.int64)
+                yield cast("Any", self._files).take(some, [name]).column(name)
+            return
+        numbers = strided(len(self._files.chunks), LOOKED_AT)
+        for chunk in (self._files.chunks[number] for number in numbers):
+            with suppress(DataError):  # reading its samples says what is wrong
+                column = _load(self._files, chunk, [name]).column(name)
+                yield column.take(spread(chunk.rows, max(1, LOOKED_AT // len(numbers))))
 
     def _fields(self) -> dict[str, Field]:
         own: dict[str, Field] = {}

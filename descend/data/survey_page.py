@@ -130,7 +130,7 @@ def as_json(found: Survey) -> dict[str, Any]:
     Returns:
         `format`, `counts` and `read` by role, `samples_per_second` and `transformed_per_second`; `fields` by name, of
         the first role, and `roles` with those of each; `samples`, the first ones with their values; `problems`;
-        `left_out`.
+        `left_out` and `skipped`.
     """
     roles = {role: {n: _field_as_json(one) for n, one in of.items()} for role, of in found.fields.items()}
     texts = [{"text": shortened(text, 10 * _TEXT)} for text in found.texts]
@@ -148,6 +148,7 @@ def as_json(found: Survey) -> dict[str, Any]:
         "samples": samples,
         "problems": [_problem_as_json(one) for one in found.problems],
         "left_out": dict(found.left_out),
+        "skipped": list(found.skipped),
     }
 
 
@@ -194,7 +195,8 @@ def text_parts(found: Survey) -> list[str | TextTable]:
     for role, fields in found.fields.items():
         lines += ["", *([role] if len(found.fields) > 1 else [])]
         lines.append(TextTable([_HEADS, *(_row(name, one) for name, one in fields.items())]))
-    lines += ["", *(f"left out: '{printable(name)}': {printable(why)}" for name, why in found.left_out.items())]
+    lines += ["", *map(printable, found.skipped)]
+    lines += [*(f"left out: '{printable(name)}': {printable(why)}" for name, why in found.left_out.items())]
     for number, text in enumerate(found.texts[:3]):
         lines.append(f"sample {number}: {printable(shortened(text, _TEXT))}")
     if not found.texts:
@@ -224,6 +226,7 @@ def as_html(found: Survey, title: str) -> str:
         parts += [_bars(name, _balance(one)) for name, one in fields.items() if _balance(one)]
     parts.append("<h2>Problems</h2>")
     parts += [f'<p class="problem">{_escaped(line.strip())}</p>' for line in _problem_lines(found)]
+    parts += [f"<p>{_escaped(line)}</p>" for line in found.skipped]
     parts += [f"<p>left out: {_escaped(name)}: {_escaped(why)}</p>" for name, why in found.left_out.items()]
     parts.append("<h2>Samples</h2>")
     parts += [f"<pre>{_escaped(text, keep=chr(10))}</pre>" for text in found.texts]

@@ -3,12 +3,19 @@
     bytes 0 to 99       name                    345 to 499   what goes before the name, and a slash ("ustar")
     bytes 124 to 135    size, octal digits; or a big-endian number where the first bit is set
     bytes 148 to 155    sum of the bytes of the header, these eight being spaces, in octal digits
-    byte 156            type: "0", "7" or a zero byte for a file; "L" for a long name of the next member; "x" for
-                        settings of the next member ("LENGTH NAME=VALUE" lines), of which `path` and `size` matter
+    byte 156            type: "0", "7" or a zero byte for a file; "1" and "2" for a hard and a symbolic link to the name
+                        at bytes 157 to 256; "L" and "K" for a long name of the next member, or of what it is a link to;
+                        "x" for settings of the next member ("LENGTH NAME=VALUE" lines), of which `path`, `linkpath` and
+                        `size` matter, "g" for those of all
 
-The content of a member follows its header and is filled up to a multiple of 512 bytes. Nothing is ever extracted, so
-names lead nowhere; a file that has absolute ones, or ones with "..", is refused all the same, since no program that
-writes data sets makes such names and one that unpacks the file may follow them. Links and devices are passed over.
+The content of a member follows its header and is filled up to a multiple of 512 bytes. A link has the content of the
+member that it leads to, which may be a link, and stand anywhere in the file; one that leads to none, or out of the
+file, is an error. Blocks of zeros end an archive; what follows them is another archive, as `cat` joins them, or an
+error.
+
+Nothing is ever extracted, so names lead nowhere; a file that has absolute ones, or ones with "..", is refused all the
+same, since no program that writes data sets makes such names and one that unpacks the file may follow them. Folders
+hold nothing; devices, hidden files and names without an ending are skipped and counted.
 
 Python's `tarfile` reads names and settings of any length that a header promises into memory; here both are bounded.
 
@@ -22,22 +29,24 @@ import contextlib
 import hashlib
 import json
 import os
+import posixpath
 import tempfile
 import time
 import zipfile
 import zlib
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from descend.arguments import shown
+from descend.data.cache_folder import cache_folder, is_private, make_private
 from descend.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -50,28 +59,28 @@ _BLOCK = 512
 _ADLER_MODULUS = 65_521
 MAX_PASSED_OVER = 2**17
 _NAME_BYTES = 2**16  # of a long name, or of the settings of a member
+_ABOUT_MEMBERS = (b"L", b"K", b"x", b"g")
 _READ_AT_ONCE = 2**16
+_LISTED, _NAME_LISTED = 4, 200  # names of skipped members of a kind, and their characters
 _REGULAR = (b"0", b"\0", b"7")
+_HARD_LINK, _SYMBOLIC_LINK = b"1", b"2"
+_PASSED_OVER = {b"3": "device", b"4": "device", b"5": "folder", b"6": "device"}
 _ENDINGS = 256  # of the members of a file
 _MOST_BY_KEY = 2**20  # samples whose keys are held
-_PASSED_OVER = (
-    b"1",
-    b"2",
-    b"3",
-    b"4",
-    b"5",
-    b"6",
-    b"g",
-    b"K",
-)  # links, devices, folders, defaults
+_MOST_LINKS_IN_A_ROW = 40  # as Linux follows
+_LONGEST_PATH, _DEEPEST_PATH = 4096, 256  # of what a link leads to; Linux has the first limit
+_LINK_BYTES = 2**26  # of the names of links, which are held
+_FORM = 2  # of indices that are kept; those of another one are not believed
 
 
 class Member(NamedTuple):
-    """A file within a tar file."""
+    """A file within a tar file, or a link to one."""
 
     name: str
     offset: int  # of its content
     size: int  # in bytes
+    target: str = ""  # the name that a link leads to
+    kind: str = "file"  # or "hard link", "symbolic link", "folder", "device"
 
 
 class _Window:
@@ -89,22 +98,27 @@ class _Window:
 
 
 def members_of(path: Path) -> Iterator[Member]:
-    """The files in a tar file, in its order.
+    """What is in a tar file, in its order; of several archives in one file what is in all of them.
 
     Raises:
         DataError: it is not a tar file, is damaged, ends within a member or a header, or has sparse members.
     """
     with path.open("rb") as file:
         whole = os.fstat(file.fileno()).st_size
-        window, offset, settings, passed_over = _Window(file.fileno()), 0, dict[str, str](), 0
+        window, offset, passed_over, held, ended = _Window(file.fileno()), 0, 0, 0, False
+        settings, defaults = dict[str, str](), dict[str, str]()
         while offset < whole:
             header = window.read(offset, _BLOCK)
+            if not header.strip(b"\0"):
+                offset, ended = _behind_zeros(file.fileno(), offset + len(header), whole), True
+                continue
             if len(header) < _BLOCK:
                 raise DataError(f"{path} ends within the header of a member, at byte {whole:,}; fetch the file again")
-            if not header.strip(b"\0"):
-                return
-            size, kind = _size(header, path, offset), header[156:157]
-            if kind in _REGULAR and "size" in settings:
+            size, kind = _size(header, path, offset, ended), header[156:157]
+            ended = False
+            if kind in (_HARD_LINK, _SYMBOLIC_LINK) or kind in _PASSED_OVER:
+                size = 0  # whatever the header says of what they lead to
+            elif kind in _REGULAR and "size" in settings:
                 size = _number(settings["size"], path, offset)
             begin, offset = offset + _BLOCK, offset + _BLOCK + -(-size // _BLOCK) * _BLOCK
             if begin + size > whole:
@@ -112,39 +126,76 @@ def members_of(path: Path) -> Iterator[Member]:
                     f"{path} is truncated: a member that begins at byte {begin:,} has {size:,} bytes, and the file "
                     f"ends at {whole:,}; fetch it again"
                 )
-            if kind in (b"L", b"x"):
+            if kind in _ABOUT_MEMBERS:
                 if size > _NAME_BYTES:
                     raise DataError(f"{path}: a name at byte {begin:,} has {size:,} bytes; at most {_NAME_BYTES:,} do")
-                settings |= _settings(window.read(begin, size), kind, path, begin)
+                found = _settings(window.read(begin, size), kind, path, begin)
+                if kind == b"g":
+                    defaults |= _harmless(found, path, begin)
+                else:
+                    settings |= found
                 continue
-            if kind in _REGULAR:
-                if any(name.startswith("GNU.sparse") for name in settings):
-                    raise DataError(f"{path}: the member at byte {begin:,} is sparse; write it without --sparse")
-                yield Member(settings.get("path") or _name(header), begin, size)
-            elif kind in _PASSED_OVER:
+            if kind not in _REGULAR:
                 passed_over += 1
                 if passed_over > MAX_PASSED_OVER:
                     raise DataError(
-                        f"{path} has more than {MAX_PASSED_OVER:,} links, folders and devices, of which none is read; "
-                        "write the files alone"
+                        f"{path} has more than {MAX_PASSED_OVER:,} links, folders and devices; write the files alone, "
+                        "and contents in place of links (tar --dereference --hard-dereference)"
                     )
-            elif kind == b"S":
-                raise DataError(f"{path}: the member at byte {begin:,} is sparse; write it without --sparse")
-            else:
-                raise DataError(f"{path}: the member at byte {begin:,} is of the unknown type {kind!r}")
-            settings = settings if kind == b"K" else {}
-        raise DataError(
-            f"{path} is truncated: behind its last member the two blocks of zeros are missing that end a tar file; "
-            "fetch it again, or if it is whole, end it by 'truncate -s +1024 FILE'"
-        )
+            member = _member(header, kind, begin, size, settings, path)
+            held += len(member.name) + len(member.target) if member.target else 0
+            if held > _LINK_BYTES:
+                raise DataError(f"{path} has links whose names have more than {_LINK_BYTES:,} bytes; {_DEREFERENCE}")
+            yield member
+            settings = {}
+        if not ended:
+            raise DataError(
+                f"{path} is truncated: behind its last member the two blocks of zeros are missing that end a tar file; "
+                "fetch it again, or if it is whole, end it by 'truncate -s +1024 FILE'"
+            )
 
 
-def _size(header: bytes, path: Path, offset: int) -> int:
+def _behind_zeros(descriptor: int, offset: int, whole: int) -> int:
+    """The first block that has other bytes than zeros; the end of the file if there is none."""
+    while offset < whole:
+        with contextlib.suppress(OSError):  # the rest is a hole, or the file system knows of none
+            offset = max(offset, os.lseek(descriptor, offset, os.SEEK_DATA) // _BLOCK * _BLOCK)
+        content = os.pread(descriptor, _READ_AT_ONCE, offset)
+        if not content:
+            break
+        if content.count(0) < len(content):
+            return offset + (len(content) - len(content.lstrip(b"\0"))) // _BLOCK * _BLOCK
+        offset += len(content)
+    return whole
+
+
+def _member(header: bytes, kind: bytes, begin: int, size: int, settings: Mapping[str, str], path: Path) -> Member:
+    name = settings.get("path") or _name(header)
+    if kind in _REGULAR:
+        if any(one.startswith("GNU.sparse") for one in settings):
+            raise DataError(f"{path}: the member at byte {begin:,} is sparse; write it without --sparse")
+        return Member(name, begin, size)
+    if kind in (_HARD_LINK, _SYMBOLIC_LINK):
+        target = settings.get("linkpath") or header[157:257].split(b"\0", 1)[0].decode("utf-8", "replace")
+        return Member(name, begin, 0, target, "hard link" if kind == _HARD_LINK else "symbolic link")
+    if kind in _PASSED_OVER:
+        return Member(name, begin, 0, kind=_PASSED_OVER[kind])
+    if kind == b"S":
+        raise DataError(f"{path}: the member at byte {begin:,} is sparse; write it without --sparse")
+    raise DataError(f"{path}: the member at byte {begin:,} is of the unknown type {kind!r}")
+
+
+def _size(header: bytes, path: Path, offset: int, ended: bool) -> int:
     """The size in a header, whose sum is checked."""
     # The lower half of Adler's sum is one more than that of the bytes, by a modulus; `sum` takes ten times as long.
     total = (zlib.adler32(header) & 0xFFFF) - 1 - sum(header[148:156]) + 8 * 32
     digits = header[148:156].strip(b" \0")
     if digits.strip(b"01234567") or not digits or (int(digits, 8) - total) % _ADLER_MODULUS:
+        if ended:
+            raise DataError(
+                f"{path} has bytes behind its end, at byte {offset:,}, that are no archive: fetch it again, or if they "
+                f"mean nothing, cut them off by 'truncate -s {offset} FILE'"
+            )
         what = "is not a tar file" if offset == 0 else f"is damaged at byte {offset:,}"
         raise DataError(f"{path} {what}: a header does not have the sum that it promises")
     field = header[124:136]
@@ -169,8 +220,9 @@ def _name(header: bytes) -> str:
 
 
 def _settings(content: bytes, kind: bytes, path: Path, offset: int) -> dict[str, str]:
-    if kind == b"L":
-        return {"path": content.rstrip(b"\0").decode("utf-8", "replace")}
+    if kind in (b"L", b"K"):
+        name = content.split(b"\0", 1)[0].decode("utf-8", "replace")
+        return {"path" if kind == b"L" else "linkpath": name}
     found: dict[str, str] = {}
     while content.strip(b"\0"):
         digits, _, _ = content.partition(b" ")
@@ -181,6 +233,16 @@ def _settings(content: bytes, kind: bytes, path: Path, offset: int) -> dict[str,
         found[name.decode("utf-8", "replace")] = value[:-1].decode("utf-8", "replace")
         content = content[length:]
     return found
+
+
+def _harmless(defaults: Mapping[str, str], path: Path, offset: int) -> Mapping[str, str]:
+    """Settings of all members, of which none may say where or what these are."""
+    for name in defaults:
+        if name in ("path", "linkpath", "size") or name.startswith("GNU.sparse"):
+            raise DataError(
+                f"{path}: a global header at byte {offset:,} sets '{name}' of all members; write it for each"
+            )
+    return defaults
 
 
 def name_before(path: Path, offset: int) -> str:
@@ -205,37 +267,53 @@ class ShardIndex:
         endings: What samples have, in the order in which it first comes.
         offsets: (samples, endings) where each content begins; −1 where a sample lacks one.
         sizes: (samples, endings) in bytes.
+        keys: Of samples that have a link, by their number; those of others are in the file.
+        skipped: Names of members that are of no sample, by the kind of reason: some of them, and how many.
+        members: How many members there are, without folders.
     """
 
     path: Path
     endings: tuple[str, ...]
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
+    keys: Mapping[int, str] = field(default_factory=dict[int, str])
+    skipped: Mapping[str, tuple[Sequence[str], int]] = field(default_factory=dict[str, "tuple[Sequence[str], int]"])
+    members: int = 0
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def key(self, row: int) -> str:
+        """The name of a sample."""
+        if (of_link := self.keys.get(row)) is not None:
+            return of_link
+        begin = min(offset for offset in self.offsets[row].tolist() if offset >= 0)
+        return key_and_ending(name_before(self.path, begin))[0]
 
 
 def index_of(path: Path) -> ShardIndex:
     """Read the headers of a tar file, or what was kept of an earlier time, as long as its size and time are the same.
 
     Indices whose making took more than `KEPT_SECONDS` are kept in `$XDG_CACHE_HOME/descend/tar` (`~/.cache`), up to
-    `KEPT_BYTES` in all, those used last.
+    `KEPT_BYTES` in all, those used last; nowhere if other users may write into that folder.
 
     Raises:
         DataError: the file is damaged, a sample has two members with the same ending, or one is too long.
     """
     state = path.stat()
-    name = hashlib.sha256(f"{path.resolve()}\n{state.st_size}\n{state.st_mtime_ns}".encode()).hexdigest()[:32]
-    home = Path(os.environ.get("HOME") or tempfile.gettempdir())  # a container may have no home
-    kept = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "descend" / "tar" / f"{name}.npz"
-    if (found := _loaded(path, kept, state.st_size)) is not None:
+    # Programs set the time of change of the content as they like, but not that of the file.
+    known = (_FORM, path.resolve(), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+    name = hashlib.sha256("\n".join(map(str, known)).encode()).hexdigest()[:32]
+    folder = cache_folder("tar")
+    kept = folder / f"{name}.npz"
+    if is_private(folder) and (found := _loaded(path, kept, state.st_size)) is not None:
         return found
     begin = time.monotonic()
     made = _made(path)
     if time.monotonic() - begin > KEPT_SECONDS:
         with contextlib.suppress(OSError):  # a folder that cannot be written costs time alone
-            _keep(made, kept)
+            if make_private(folder):
+                _keep(made, kept)
     return made
 
 
@@ -243,23 +321,35 @@ def _loaded(path: Path, kept: Path, size: int) -> ShardIndex | None:
     """The index in a file; None if there is none that can be used."""
     try:
         with np.load(kept, allow_pickle=False) as archive:
-            endings = tuple(json.loads(archive["endings"].tobytes()))
+            about = json.loads(archive["about"].tobytes())
             offsets, sizes = archive["offsets"], archive["sizes"]
+        endings, keys = tuple(about["endings"]), {int(row): str(key) for row, key in about["keys"].items()}
+        skipped = {str(kind): (list(names), int(count)) for kind, (names, count) in about["skipped"].items()}
+        is_known = about["form"] == _FORM
+        members = int(about["members"])
         os.utime(kept)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, EOFError):
         return None
     fits = offsets.shape == sizes.shape == (len(offsets), len(endings)) and offsets.dtype == sizes.dtype == np.int64
-    if not fits or (offsets.size and ((sizes < 0) | (offsets < -1) | (offsets + sizes > size)).any()):
+    if not is_known or not fits:
         return None
-    return ShardIndex(path, endings, offsets, sizes)
+    if offsets.size and ((sizes < 0) | (offsets < -1) | (offsets + sizes > size)).any():
+        return None
+    return ShardIndex(path, endings, offsets, sizes, keys, skipped, members)
 
 
 def _keep(index: ShardIndex, kept: Path) -> None:
-    kept.parent.mkdir(parents=True, exist_ok=True)
+    about = {
+        "form": _FORM,
+        "endings": index.endings,
+        "keys": dict(index.keys),
+        "skipped": dict(index.skipped),
+        "members": index.members,
+    }
     handle, temporary = tempfile.mkstemp(dir=kept.parent, suffix=".part")
     with os.fdopen(handle, "wb") as file:
-        endings = np.frombuffer(json.dumps(index.endings).encode(), np.uint8)
-        np.savez(file, endings=endings, offsets=index.offsets, sizes=index.sizes)
+        content = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        np.savez(file, about=content, offsets=index.offsets, sizes=index.sizes)
     Path(temporary).replace(kept)
     held = 0
     for file in sorted(kept.parent.glob("*.npz"), key=lambda file: file.stat().st_mtime, reverse=True):
@@ -279,43 +369,175 @@ def _made(path: Path) -> ShardIndex:
     return found
 
 
+class _Columns:
+    """The members of samples, an ending a column, as they are found.
+
+    Args:
+        path: Of the tar file.
+        by_key: Whether members that are apart are of one sample if they have its key; else consecutive ones are.
+    """
+
+    def __init__(self, path: Path, by_key: bool) -> None:
+        self._path, self._by_key = path, by_key
+        self._columns: dict[str, tuple[array[int], array[int]]] = {}
+        self._rows: dict[str, int] = {}
+        self._count, self._current, self._row = 0, "", -1
+        self.links: list[tuple[Member, int, str]] = []  # with the row and the ending
+
+    def add(self, member: Member, key: str, ending: str) -> None:
+        """Note where a member is; a link as -2, -3, ... until it is known where it leads.
+
+        Raises:
+            DataError: there are too many endings, or two members of a sample with one.
+        """
+        offsets, sizes = self._columns.setdefault(ending, (array("q"), array("q")))
+        if len(self._columns) > _ENDINGS:
+            raise DataError(
+                f"{self._path} has members with more than {_ENDINGS} endings, such as .{ending}; write them alike"
+            )
+        if self._row < 0 or key != self._current:
+            self._current, self._row = key, self._rows.get(key, self._count) if self._by_key else self._count
+            if self._row < len(offsets) and offsets[self._row] != -1:
+                self._row = self._count
+            self._count = max(self._count, self._row + 1)
+            if self._by_key:
+                self._rows[key] = self._row
+        elif self._row < len(offsets) and offsets[self._row] != -1:
+            raise DataError(f"{self._path}: two members of sample {self._row} are called '{member.name}'")
+        missing = self._row + 1 - len(offsets)
+        offsets.extend([-1] * missing)
+        sizes.extend([0] * missing)
+        if member.target:
+            self.links.append((member, self._row, ending))
+        offsets[self._row], sizes[self._row] = (-2, 0) if member.target else (member.offset, member.size)
+
+    def number_of(self, key: str) -> int:
+        """The number of the sample that a next member with a key is of."""
+        return self._count - 1 if self._row >= 0 and key == self._current else self._count
+
+    def index(self, skipped: Mapping[str, tuple[Sequence[str], int]], members: int) -> ShardIndex:
+        """The index, with links resolved.
+
+        Raises:
+            DataError: a link leads to no member.
+        """
+        shape = (self._count, len(self._columns))
+        found = (np.full(shape, -1, np.int64), np.zeros(shape, np.int64))
+        for place, column in enumerate(self._columns.values()):
+            for whole, some in zip(found, column, strict=True):
+                whole[: len(some), place] = some
+        endings = tuple(self._columns)
+        keys: dict[int, str] = {}
+        for (member, row, ending), target in zip(self.links, self._targets(), strict=True):
+            found[0][row, at := endings.index(ending)] = target.offset
+            found[1][row, at] = target.size
+            keys[row] = key_and_ending(member.name)[0]
+        return ShardIndex(self._path, endings, *found, keys, skipped, members)
+
+    def _targets(self) -> list[Member]:
+        return targets_of(self._path, [member for member, _, _ in self.links]) if self.links else []
+
+
+def targets_of(path: Path, links: Sequence[Member]) -> list[Member]:
+    """The files that links of a tar file lead to.
+
+    A hard link leads to the last member of that name before it, or the first one behind it; a symbolic link to the last
+    one of the file. Names of folders that are symbolic links are followed as well.
+
+    Raises:
+        DataError: one leads out of the file, to nothing, to a folder, or in a circle.
+    """
+    others = {_normal(one.name): one for one in members_of(path) if one.target}  # the last one of each name
+    wanted = {link: _end_of(path, link, others) for link in links}
+    names = set(wanted.values())
+    places: dict[str, list[Member]] = {}
+    for one in members_of(path):
+        if one.kind == "file" and (name := _normal(one.name)) in names:
+            places.setdefault(name, []).append(one)
+    return [_target(path, link, places.get(wanted[link], [])) for link in links]
+
+
+def _target(path: Path, link: Member, found: Sequence[Member]) -> Member:
+    if not found:
+        raise DataError(
+            f"{path}: '{link.name}' is a {link.kind} to {shown(link.target)}, and the file has no member of that name "
+            f"with a content; {_DEREFERENCE}"
+        )
+    before = [one for one in found if one.offset < link.offset]
+    chosen = found[-1] if link.kind == "symbolic link" else before[-1] if before else found[0]
+    if chosen.size > MEMBER_BYTES:
+        raise DataError(f"{path}: '{chosen.name}' has {chosen.size:,} bytes; at most {MEMBER_BYTES:,} are read")
+    return chosen
+
+
+_DEREFERENCE = "write contents in place of links (tar --dereference --hard-dereference)"
+
+
+def _end_of(path: Path, link: Member, links: Mapping[str, Member]) -> str:
+    """The name that is left when links, and folders that are links, have been followed."""
+    name = _leads_to(path, link)
+    for _ in range(_MOST_LINKS_IN_A_ROW):
+        parts = name.split("/")
+        steps = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+        step = next((one for one in steps if one in links), None)
+        if step is None:
+            return name
+        rest = name[len(step) :]
+        name = _within(path, link, _leads_to(path, links[step]) + rest)
+    raise DataError(f"{path}: '{link.name}' is a {link.kind} that leads in a circle of links; {_DEREFERENCE}")
+
+
+def _leads_to(path: Path, link: Member) -> str:
+    folder = posixpath.dirname(link.name) if link.kind == "symbolic link" else ""
+    return _within(path, link, posixpath.join(folder, link.target))
+
+
+def _within(path: Path, link: Member, name: str) -> str:
+    if len(name) > _LONGEST_PATH or name.count("/") > _DEEPEST_PATH:
+        raise DataError(f"{path}: {shown(link.name)} is a {link.kind} to a name that no file can have; {_DEREFERENCE}")
+    normal = _normal(name)
+    if normal.startswith(("/", "../")) or normal == "..":
+        raise DataError(
+            f"{path}: '{link.name}' is a {link.kind} to {shown(link.target)}, which leads out of the file; "
+            f"{_DEREFERENCE}"
+        )
+    return normal
+
+
+def _normal(name: str) -> str:
+    return posixpath.normpath(name) if name else name
+
+
 def _indexed(path: Path, by_key: bool) -> ShardIndex:
     """The samples: consecutive members with the same key, or all those of a file with it as far as they differ."""
-    columns: dict[str, tuple[array[int], array[int]]] = {}
-    rows: dict[str, int] = {}
-    count, current, row = 0, None, 0
+    columns = _Columns(path, by_key)
+    skipped: dict[str, tuple[list[str], int]] = {}
+    members = 0
     for member in members_of(path):
+        if member.kind == "folder" or member.name.endswith("/"):
+            continue
+        members += 1
+        if (why := _why_no_sample(member)) is not None:
+            some, count = skipped.get(why, ([], 0))
+            skipped[why] = ([*some, member.name[:_NAME_LISTED]][:_LISTED], count + 1)
+            continue
         key, ending = key_and_ending(member.name)
-        if not ending or not key.rpartition("/")[2]:
-            continue  # a README, a hidden file
         if member.name.startswith("/") or ".." in member.name.split("/"):
             raise DataError(
-                f"{path}: sample {count if key != current else count - 1} has a member {shown(member.name)}, a name "
-                "that leads out of the folder into which the file is unpacked; write it with names like '0001.jpg'"
+                f"{path}: sample {columns.number_of(key)} has a member {shown(member.name)}, a name that leads out of "
+                "the folder into which the file is unpacked; write it with names like '0001.jpg'"
             )
         if member.size > MEMBER_BYTES:
             raise DataError(f"{path}: '{member.name}' has {member.size:,} bytes; at most {MEMBER_BYTES:,} are read")
-        offsets, sizes = columns.setdefault(ending, (array("q"), array("q")))
-        if len(columns) > _ENDINGS:
-            raise DataError(
-                f"{path} has members with more than {_ENDINGS} endings, such as .{ending}; write them alike"
-            )
-        if key != current:
-            current, row = key, rows.get(key, count) if by_key else count
-            if row < len(offsets) and offsets[row] >= 0:
-                row = count
-            count = max(count, row + 1)
-            if by_key:
-                rows[key] = row
-        elif row < len(offsets) and offsets[row] >= 0:
-            raise DataError(f"{path}: two members of sample {row} are called '{member.name}'")
-        missing = row + 1 - len(offsets)
-        offsets.extend([-1] * missing)
-        sizes.extend([0] * missing)
-        offsets[row], sizes[row] = member.offset, member.size
-    shape = (count, len(columns))
-    found = (np.full(shape, -1, np.int64), np.zeros(shape, np.int64))
-    for place, column in enumerate(columns.values()):
-        for whole, some in zip(found, column, strict=True):
-            whole[: len(some), place] = some
-    return ShardIndex(path, tuple(columns), *found)
+        columns.add(member, key, ending)
+    return columns.index(skipped, members)
+
+
+def _why_no_sample(member: Member) -> str | None:
+    """Why a member is of no sample; None if it is of one."""
+    key, ending = key_and_ending(member.name)
+    if member.kind == "device":
+        return "device"
+    if not key.rpartition("/")[2]:
+        return "hidden"
+    return None if ending else "without an ending"

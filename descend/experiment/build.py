@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from descend.callbacks.console import say
 from descend.callbacks.name_fields import problems as unknown_names
 from descend.errors import ConfigurationError
 from descend.experiment.no_files import NoFiles
@@ -34,7 +35,21 @@ if TYPE_CHECKING:
     from descend.train.objective import Task
     from descend.train.store import RunStore
 
-__all__ = ["build_run", "check_names", "strategy_of", "usual_transforms"]
+__all__ = ["build_run", "check_names", "say_what_is_skipped", "strategy_of", "usual_transforms"]
+
+
+def say_what_is_skipped(readers: Iterable[Any], said: set[str] | None = None) -> None:
+    """Print what the files of some readers have and is not read, each line once.
+
+    Args:
+        readers: Of any kind; those of `descend.data.read` know it.
+        said: Lines that were printed, to which these are added.
+    """
+    said = set() if said is None else said
+    for note in (note for reader in readers for note in getattr(reader, "notes", ())):
+        if note not in said:
+            said.add(note)
+            say(note)
 
 
 def build_run(

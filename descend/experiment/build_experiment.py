@@ -18,7 +18,7 @@ from descend.data import Batches
 from descend.data.torch_data import in_processes
 from descend.errors import warn
 from descend.experiment.batch_norm import share_unit
-from descend.experiment.build import build_run, check_names
+from descend.experiment.build import build_run, check_names, say_what_is_skipped
 from descend.experiment.build_optimizer import build_graph_optimizer, build_optimizer, optimizer_settings
 from descend.experiment.check import check, check_parts
 from descend.experiment.cut_layers import cut, cut_weights, needs_whole
@@ -138,6 +138,8 @@ def build_graph_run(
     task = GraphTask(module, checked.plan, seed, autocast, checked.unit, external)
     optimizer = build_graph_optimizer(module, checked.plan, experiment.optimizer)
     unit = checked.unit or 1
+    if number == 0:
+        say_what_is_skipped(checked.readers.values())
     data = {mode: _batches(checked.readers[mode.role], experiment, mode, seed, world, unit) for mode in checked.modes}
     computed = Model(0, model.layers, model.weights, model.objective_function, model.metrics, name=model.name)
     settings = {  # of the model only what is computed: not callbacks and epochs
@@ -179,6 +181,8 @@ def _module_run(
     modes = [mode for mode in Mode if mode.role in readers]
     sizes = (trainer.micro_batch_size or None, model.batch_norm_group_size or None)
     unit = share_unit(model.module, *sizes, trainer.mini_batch_size, world.world_size)
+    if context.number == 0:
+        say_what_is_skipped(readers.values())
     data = {mode: _batches(readers[mode.role], experiment, mode, seed, world, unit) for mode in modes}
     autocast, scaler = precision_of(model.amp, world.device)
     task = ModuleTask(model.module, objective, measured, model.targets, autocast)

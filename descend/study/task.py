@@ -31,6 +31,7 @@ from descend.arguments import shown
 from descend.data import Loading, open_data
 from descend.data.torch_data import files_of_feed
 from descend.errors import ConfigurationError, nearest
+from descend.experiment.build import say_what_is_skipped
 from descend.experiment.field_roles import TARGET_NAMES, checked_targets, join_columns, takes_one
 from descend.runtime.seeds import forked_rng
 from descend.study.design.sampling import seed_of
@@ -91,7 +92,7 @@ class StudyTask:
         target = self._target()
         first = _Reading(target)
         train = self._rows(self.train, "train", first)
-        later = _Reading(target, first.classes)
+        later = _Reading(target, first.classes, first.said)
         validation = None if self.validation is None else self._rows(self.validation, "validation", later)
         if validation is None and len(train[0]) < 2:
             raise ConfigurationError("there is one sample, and a study needs one to train on and one to validate on")
@@ -234,11 +235,18 @@ class _Reading:
     Attributes:
         target: The name of the target: as given, else as the reader says that was read last.
         classes: The text of the classes of the data that were read last, so that other roles get the same numbers.
+        said: What was printed of what is skipped.
     """
 
-    def __init__(self, target: tuple[str, ...], classes: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(
+        self,
+        target: tuple[str, ...],
+        classes: Mapping[str, Sequence[str]] | None = None,
+        said: set[str] | None = None,
+    ) -> None:
         self.target = target
         self.classes = classes
+        self.said = set[str]() if said is None else said
 
     def fields(self, data: Any, role: str) -> dict[str, Tensor]:
         """All samples in memory by the names of their fields; numbers where they have none."""
@@ -253,6 +261,7 @@ class _Reading:
         if count is None or not hasattr(feed, "reader"):
             raise ConfigurationError(f"the {role} data of a study must have a known number of samples")
         if (files := files_of_feed(feed)) is not None:
+            say_what_is_skipped([files], self.said)
             self.target = self.target or tuple(files.target)
             self.classes = self.classes or files.classes or None
         fields = feed.reader.read(np.arange(count, dtype=np.int64))
