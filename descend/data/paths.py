@@ -6,6 +6,7 @@ that leads nowhere is an error. Names that begin with a dot and those of `NO_DAT
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import re
@@ -19,7 +20,7 @@ from descend.display import shortened
 from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 __all__ = [
     "HEAD_BYTES",
@@ -64,6 +65,8 @@ NO_DATA = {  # names that programs put beside data, and what they are
     "@eaDir": "small images of Synology",
 }
 _NO_DATA_BEGINNINGS = {"_started_": "Databricks' mark of a job", "_committed_": "Databricks' mark of a job"}
+_ANY_TWICE = ("**", "**")
+_CIRCLE = "link to a folder that it is in"
 _LISTED = 3  # names of a kind in a line about skipped ones
 _LISTED_LINKS = 5  # in an error
 _NAME, _LINE = 100, 200  # characters of such a name, and of the place
@@ -176,19 +179,36 @@ class SourceFiles:
 
     def _matching(self, pattern: str) -> list[Path]:
         """The files that match a pattern."""
-        matches = [Path(name) for name in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207
-        _check_links([path for path in matches if path.is_symlink() and not path.exists()])
-        files: list[Path] = []
-        circles = {folder: _is_in_a_circle(folder) for folder in {path.parent for path in matches}}
-        for path in matches:
-            if path.is_file():
-                if not circles[path.parent]:
-                    files.append(path)
-            elif "**" not in pattern:
+        if "**" in pattern.split("/"):
+            matches = sorted(self._matching_anywhere(pattern), key=str)
+        else:
+            matches = [Path(name) for name in sorted(glob.glob(pattern))]  # noqa: PTH207
+            _check_links([path for path in matches if path.is_symlink() and not path.exists()])
+            for path in (path for path in matches if not path.is_file()):
                 self.skip("folder beside files that match" if path.is_dir() else "no regular file", path)
+        files = [path for path in matches if path.is_file()]
         if not files:
             raise DataError(f"no file matches the pattern {pattern}")
         return files
+
+    def _matching_anywhere(self, pattern: str) -> list[Path]:
+        """The same of a pattern with ** for any folders; `glob` goes through links in a circle time and again."""
+        split = pattern.split("/")
+        parts = [name for name, before in zip(split, ["", *split], strict=False) if (before, name) != _ANY_TWICE]
+        plain = next(place for place, part in enumerate(parts) if _PATTERN & set(part))
+        root = Path("/".join(parts[:plain]) or ("/" if plain else ""))
+        if not root.is_dir():
+            return []
+        found: list[Path] = []
+        dangling: list[Path] = []
+        for path, kind, _ in _walk(root, lambda _: None):
+            if _fits(path.relative_to(root).parts, parts[plain:]):
+                found += [path] if kind == "file" else []
+                dangling += [path] if kind == "dangling" else []
+            if kind == _CIRCLE:
+                self.skip(kind, path)
+        _check_links(sorted(dangling))
+        return found
 
     def _inside(self, root: Path) -> list[Path]:
         """The files in a folder, in order of their names.
@@ -198,32 +218,15 @@ class SourceFiles:
         """
         files: list[Path] = []
         dangling: list[Path] = []
-        entered: Counter[_Identity] = Counter()
-        open_folders = [(root, _folders_above(root), False)]
-        while open_folders:
-            folder, above, is_linked = open_folders.pop()
-            for entry in _entries(folder):
-                path = folder / entry.name
-                if kind := "hidden" if entry.name[0] == "." else "marker" if why_no_data(entry.name) else None:
-                    self.skip(kind, path)
-                elif entry.is_symlink() and not path.exists():
-                    dangling.append(path)
-                elif entry.is_file():
-                    files.append(path)
-                    if is_linked:
-                        self.linked.add(path)
-                elif entry.is_dir():
-                    by_link = entry.is_symlink()
-                    if (own := _identity(path)) in above:
-                        self.skip("link to a folder that it is in", path)
-                        continue
-                    entered[own] += 1
-                    if entered[own] > _MOST_TIMES:
-                        raise DataError(f"links lead to the folder {path} more than {_MOST_TIMES:,} times: remove some")
-                    around = _folders_above(path) if by_link else frozenset((own,))
-                    open_folders.append((path, above | around, is_linked or by_link))
-                else:
-                    self.skip("no regular file", path)
+        for path, kind, is_linked in _walk(root, _kind_of_name):
+            if kind == "file":
+                files.append(path)
+                if is_linked:
+                    self.linked.add(path)
+            elif kind == "dangling":
+                dangling.append(path)
+            else:
+                self.skip(kind, path)
         _check_links(sorted(dangling))
         if not files:
             raise DataError(f"the folder {root} has no files" + (f": {line}" if (line := self.line(root)) else ""))
@@ -288,12 +291,66 @@ def _folders_above(folder: Path) -> frozenset[_Identity]:
     return frozenset(map(_identity, (real, *real.parents)))
 
 
+def _kind_of_name(name: str) -> str | None:
+    """Why a file or a folder of this name is skipped; None if it is not."""
+    return "hidden" if name[0] == "." else "marker" if why_no_data(name) else None
+
+
+def _walk(root: Path, why_skipped: Callable[[str], str | None]) -> Iterator[tuple[Path, str, bool]]:
+    """What is in a folder and those below it.
+
+    Yields:
+        A path; "file", "dangling" of a link that leads nowhere, or why it is skipped; whether it is in a linked folder.
+
+    Raises:
+        DataError: a folder cannot be read, or links multiply.
+    """
+    entered: Counter[_Identity] = Counter()
+    open_folders = [(root, _folders_above(root), False)]
+    while open_folders:
+        folder, above, is_linked = open_folders.pop()
+        for entry in _entries(folder):
+            path = folder / entry.name
+            if (kind := why_skipped(entry.name)) is not None:
+                yield path, kind, is_linked
+            elif entry.is_symlink() and not path.exists():
+                yield path, "dangling", is_linked
+            elif entry.is_file():
+                yield path, "file", is_linked
+            elif not entry.is_dir():
+                yield path, "no regular file", is_linked
+            elif (own := _identity(path)) in above:
+                yield path, _CIRCLE, is_linked
+            else:
+                entered[own] += 1
+                if entered[own] > _MOST_TIMES:
+                    raise DataError(f"links lead to the folder {path} more than {_MOST_TIMES:,} times: remove some")
+                around = _folders_above(path) if entry.is_symlink() else frozenset((own,))
+                open_folders.append((path, above | around, is_linked or entry.is_symlink()))
+
+
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return list(entries)
     except OSError as error:
         raise DataError(f"the folder {folder} cannot be read: {error.strerror or error}") from error
+
+
+def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether a path fits a pattern whose parts may be **, any number of folders; hidden names need a dot there."""
+    states = {0}
+    for name in names:
+        states |= {state + 1 for state in states if pattern[state : state + 1] == ["**"]}
+        stay = {state for state in states if pattern[state : state + 1] == ["**"] and name[0] != "."}
+        step = {
+            state + 1
+            for state in states
+            if state < len(pattern) and pattern[state] != "**" and fnmatch.fnmatchcase(name, pattern[state])
+            if name[0] != "." or pattern[state][0] == "."
+        }
+        states = stay | step
+    return bool(states & {len(pattern), *([len(pattern) - 1] if pattern[-1] == "**" else [])})
 
 
 def _check_links(dangling: list[Path]) -> None:
@@ -307,12 +364,6 @@ def _check_links(dangling: list[Path]) -> None:
             ]
             + ([f"and {more:,} links more lead nowhere"] if more > 0 else [])
         )
-
-
-def _is_in_a_circle(folder: Path) -> bool:
-    """Whether a path leads through a folder twice, as patterns do with links to a folder that they are in."""
-    names = [folder, *folder.parents]
-    return any(one.is_symlink() for one in names) and len(set(map(_identity, names))) < len(names)
 
 
 def _without_braces(text: str) -> list[str]:

@@ -193,7 +193,7 @@ class ImageForm:
         """The pixels (height, width) or (height, width, 3), of the depth that the image has."""
         grey = image.mode in _GREY_MODES or _is_deep(image)
         if _is_deep(image):
-            pixels = np.asarray(image).astype(np.uint16, copy=False)
+            pixels = np.array(image).astype(np.uint16, copy=False)
         elif grey:
             pixels = _in_mode(image, "L")
         elif self.colors == "grey" and "colors" in self.may_lose:
@@ -523,7 +523,8 @@ def _check_depth(image: Any, remedy: str) -> None:
 def _alpha_of(image: Any) -> Array | None:
     """How opaque each pixel is, from 0 to 255; None of an image without transparency."""
     if image.mode in _ALPHA_MODES:
-        return np.asarray(image.convert("RGBA" if image.mode != "LA" else "LA").getchannel("A"))
+        has_alpha = image if image.mode in ("LA", "RGBA") else image.convert("RGBA")
+        return np.asarray(has_alpha.getchannel("A"))
     if (key := image.info.get("transparency")) is None:
         return None
     if _is_deep(image):  # Pillow has no alpha beside 16 bits
