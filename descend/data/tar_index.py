@@ -26,6 +26,7 @@ Header"); the long names are GNU's, https://www.gnu.org/software/tar/manual/html
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -61,6 +62,7 @@ MAX_PASSED_OVER = 2**17
 _NAME_BYTES = 2**16  # of a long name, or of the settings of a member
 _ABOUT_MEMBERS = (b"L", b"K", b"x", b"g")
 _READ_AT_ONCE = 2**16
+_ZEROS_AT_ONCE, _MAX_ZEROS = 2**20, 2**30
 _LISTED, _NAME_LISTED = 4, 200  # names of skipped members of a kind, and their characters
 _REGULAR = (b"0", b"\0", b"7")
 _HARD_LINK, _SYMBOLIC_LINK = b"1", b"2"
@@ -110,7 +112,7 @@ def members_of(path: Path) -> Iterator[Member]:
         while offset < whole:
             header = window.read(offset, _BLOCK)
             if not header.strip(b"\0"):
-                offset, ended = _behind_zeros(file.fileno(), offset + len(header), whole), True
+                offset, ended = _behind_zeros(path, file.fileno(), offset + len(header), whole), True
                 continue
             if len(header) < _BLOCK:
                 raise DataError(f"{path} ends within the header of a member, at byte {whole:,}; fetch the file again")
@@ -155,14 +157,24 @@ def members_of(path: Path) -> Iterator[Member]:
             )
 
 
-def _behind_zeros(descriptor: int, offset: int, whole: int) -> int:
+def _behind_zeros(path: Path, descriptor: int, offset: int, whole: int) -> int:
     """The first block that has other bytes than zeros; the end of the file if there is none."""
+    begin, read = offset, 0
     while offset < whole:
-        with contextlib.suppress(OSError):  # the rest is a hole, or the file system knows of none
+        try:
             offset = max(offset, os.lseek(descriptor, offset, os.SEEK_DATA) // _BLOCK * _BLOCK)
-        content = os.pread(descriptor, _READ_AT_ONCE, offset)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # the rest is a hole
+                break
+        content = os.pread(descriptor, _ZEROS_AT_ONCE, offset)
         if not content:
             break
+        read += len(content)
+        if read > _MAX_ZEROS:
+            raise DataError(
+                f"{path} has more than {_MAX_ZEROS:,} zeros behind the end of an archive: cut them off by "
+                f"'truncate -s {begin} FILE'"
+            )
         if content.count(0) < len(content):
             return offset + (len(content) - len(content.lstrip(b"\0"))) // _BLOCK * _BLOCK
         offset += len(content)
