@@ -68,6 +68,7 @@ _OTHERS = (  # how files of other formats begin, what they are, and how to save 
     (b"CDF\x02", "a netCDF 3 file", "as netCDF 4, which is HDF5: nccopy -k nc4"),
 )
 _TFRECORD_GZIP = 1032  # gzip expands no more
+_DOCUMENTS = frozenset(("readme", "license", "licence", "copying", "changelog", "citation"))  # that say what data are
 _FILES_LOOKED_AT = 8  # of another role, for the form of images
 _READ_AT_ONCE = 1024  # samples, where only one field of them is wanted
 
@@ -253,9 +254,10 @@ def _kinds_of_others(
 
 def _format_of_all(paths: list[Path], listed: bool) -> tuple[FileFormat, list[Path]]:
     """The format of the commonest kind of files, and those of it; files that were listed must all be of it."""
-    kinds = Counter(_ending(path) for path in paths)
+    data = [path for path in paths if path.name.partition(".")[0].lower() not in _DOCUMENTS]
+    kinds = Counter(_ending(path) for path in data or paths)
     commonest = min(kinds, key=lambda ending: (-kinds[ending], ending))
-    common = [path for path in paths if _ending(path) == commonest]
+    common = [path for path in data or paths if _ending(path) == commonest]
     found = format_of(next((path for path in common if path.stat().st_size), common[0]))
     alike = {commonest, *found.endings}
     chosen = [path for path in paths if _ending(path) in alike]

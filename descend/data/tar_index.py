@@ -36,6 +36,7 @@ import time
 import zipfile
 import zlib
 from array import array
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -451,55 +452,85 @@ class _Columns:
 
 
 def targets_of(path: Path, links: Sequence[Member]) -> list[Member]:
-    """The files that links of a tar file lead to.
+    """The files that links of a tar file lead to, as they do where it is unpacked.
 
     A hard link leads to the last member of that name before it, or the first one behind it; a symbolic link to the last
-    one of the file. Names of folders that are symbolic links are followed as well.
+    one of the file. Either may be a link. Names of folders that are symbolic links are followed as well.
 
     Raises:
         DataError: one leads out of the file, to nothing, to a folder, or in a circle.
     """
-    others = {_normal(one.name): one for one in members_of(path) if one.target}  # the last one of each name
-    wanted = {link: _end_of(path, link, others) for link in links}
-    names = set(wanted.values())
-    places: dict[str, list[Member]] = {}
+    by_name: dict[str, list[Member]] = {}
     for one in members_of(path):
-        if one.kind == "file" and (name := _normal(one.name)) in names:
-            places.setdefault(name, []).append(one)
-    return [_target(path, link, places.get(wanted[link], [])) for link in links]
+        if one.target:
+            by_name.setdefault(_normal(one.name), []).append(one)
+    names = {link: _leads_to(path, link, by_name) for link in links}
+    waiting = list(names.values())
+    while waiting:  # what links lead to that are of no sample, but that others lead to
+        for one in by_name.get(waiting.pop(), ()):
+            if one not in names:
+                names[one] = _leads_to(path, one, by_name)
+                waiting.append(names[one])
+    wanted = set(names.values())
+    for one in members_of(path):
+        if one.kind == "file" and (name := _normal(one.name)) in wanted:
+            by_name.setdefault(name, []).append(one)
+    for some in by_name.values():
+        some.sort(key=lambda one: one.offset)
+    ends: dict[int, Member] = {}
+    return [_end_of(path, link, names, by_name, ends) for link in links]
 
 
-def _target(path: Path, link: Member, found: Sequence[Member]) -> Member:
-    if not found:
-        raise DataError(
-            f"{path}: '{link.name}' is a {link.kind} to {shown(link.target)}, and the file has no member of that name "
-            f"with a content; {_DEREFERENCE}"
-        )
-    before = [one for one in found if one.offset < link.offset]
-    chosen = found[-1] if link.kind == "symbolic link" else before[-1] if before else found[0]
-    if chosen.size > MEMBER_BYTES:
-        raise DataError(f"{path}: '{chosen.name}' has {chosen.size:,} bytes; at most {MEMBER_BYTES:,} are read")
-    return chosen
+def _end_of(
+    path: Path,
+    link: Member,
+    names: Mapping[Member, str],
+    by_name: Mapping[str, Sequence[Member]],
+    ends: dict[int, Member],
+) -> Member:
+    """The file at the end of a chain of links; `ends` has those that are known, by the places of links."""
+    passed: dict[int, None] = {}
+    at = link
+    while at.target and at.offset not in ends:
+        if at.offset in passed:
+            raise DataError(f"{path}: '{link.name}' is a {link.kind} that leads in a circle of links; {_DEREFERENCE}")
+        passed[at.offset] = None
+        found = by_name.get(names[at], ())
+        place = bisect_left(found, at.offset, key=lambda one: one.offset)  # of the first that is not before it
+        others = [one for one in found[place : place + 2] if one.offset != at.offset]
+        if at.kind == "symbolic link" and found:
+            at = found[-1]
+        elif place or others:
+            at = found[place - 1] if place else others[0]
+        else:
+            raise DataError(
+                f"{path}: '{link.name}' is a {link.kind} to {shown(link.target)}, and the file has no member "
+                f"{shown(names[at])} with a content; {_DEREFERENCE}"
+            )
+    end = ends.get(at.offset, at)
+    if end.size > MEMBER_BYTES:
+        raise DataError(f"{path}: '{end.name}' has {end.size:,} bytes; at most {MEMBER_BYTES:,} are read")
+    ends.update(dict.fromkeys(passed, end))
+    return end
 
 
 _DEREFERENCE = "write contents in place of links (tar --dereference --hard-dereference)"
 
 
-def _end_of(path: Path, link: Member, links: Mapping[str, Member]) -> str:
-    """The name that is left when links, and folders that are links, have been followed."""
-    name = _leads_to(path, link)
+def _leads_to(path: Path, link: Member, links: Mapping[str, Sequence[Member]]) -> str:
+    """The name that a link leads to, where folders on the way that are symbolic links have been followed."""
+    name = _next_name(path, link)
     for _ in range(_MOST_LINKS_IN_A_ROW):
         parts = name.split("/")
-        steps = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
-        step = next((one for one in steps if one in links), None)
+        steps = ("/".join(parts[:count]) for count in range(1, len(parts)))
+        step = next((one for one in steps if one in links and links[one][-1].kind == "symbolic link"), None)
         if step is None:
             return name
-        rest = name[len(step) :]
-        name = _within(path, link, _leads_to(path, links[step]) + rest)
+        name = _within(path, link, _next_name(path, links[step][-1]) + name[len(step) :])
     raise DataError(f"{path}: '{link.name}' is a {link.kind} that leads in a circle of links; {_DEREFERENCE}")
 
 
-def _leads_to(path: Path, link: Member) -> str:
+def _next_name(path: Path, link: Member) -> str:
     folder = posixpath.dirname(link.name) if link.kind == "symbolic link" else ""
     return _within(path, link, posixpath.join(folder, link.target))
 

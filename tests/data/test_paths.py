@@ -324,3 +324,12 @@ def test_files_of_other_formats_and_of_no_role_are_counted(folder):
     assert "1 of another format (README.md), 1 of no role (notes.txt)" in read(root).notes[0]
     assert "1 of no role (notes.txt)" in read(root, role="test").notes[0]
     assert read(root / "test").notes == ()
+
+
+def test_what_describes_data_is_not_taken_for_them(folder):
+    """As repositories of data have it: one table, and a page about it."""
+    root = folder("README.md", "LICENSE")
+    pa.parquet.write_table(pa.table({"a": [7, 8]}), root / "train.parquet")
+    assert len(reader := read(root)) == 2
+    assert "2 of another format (LICENSE, README.md)" in reader.notes[0]
+    assert read(root / "README.md").format == "text"
