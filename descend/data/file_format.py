@@ -317,7 +317,7 @@ def _wrong_values(options: ReadOptions) -> list[str]:
         found.append(
             f"image_size must be one or two integers from 1 to {_LONGEST_SIDE:,} (height, width), got {size!r}"
         )
-    if value["depth"] not in (None, 8, 16) or isinstance(value["depth"], bool):
+    if value["depth"] not in (None, 8, 16):
         found.append(f"depth must be 8 or 16, the bits of a channel, got {shown(value['depth'])}")
     if isinstance(value["columns"], str):
         found.append(f"columns must be a list of names or a mapping, got {shown(value['columns'])}")

@@ -28,7 +28,7 @@ from descend.data.sample_cache import cached
 from descend.errors import ConfigurationError, DataError, DescendError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Generator, Sequence
 
     from numpy.typing import NDArray
 
@@ -175,7 +175,7 @@ def _open(source: Any, options: ReadOptions) -> _Opened:
 
 
 @contextmanager
-def _blamed(found: FileFormat, paths: Sequence[Path], options: ReadOptions) -> Iterator[None]:
+def _blamed(found: FileFormat, paths: Sequence[Path], options: ReadOptions) -> Generator[None]:
     """Errors of opening files as ours, with the name of the reader."""
     try:
         yield

@@ -268,9 +268,12 @@ def _open(sources: Mapping[Mode, Any], loading: Loading, stack: ExitStack) -> di
 
 def _check_channels(readers: Mapping[Mode, FileReader | None]) -> None:
     """Check that images of all roles have as many channels, where the roles are read from different places."""
-    train = readers[Mode.TRAIN]
+    if (train := readers[Mode.TRAIN]) is None:
+        return
     for mode, reader in readers.items():
-        for name in sorted(reader.pixels & train.pixels) if reader and train else ():
+        if reader is None:
+            continue
+        for name in sorted(reader.pixels & train.pixels):
             own, wanted = reader.fields[name].shape[0], train.fields[name].shape[0]
             if own != wanted:
                 raise DataError(

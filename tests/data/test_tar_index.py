@@ -14,6 +14,13 @@ from descend.data import tar_index
 from descend.data.tar_index import Member, index_of, key_and_ending, members_of, name_before
 from descend.errors import DataError
 
+
+@pytest.fixture(autouse=True)
+def no_index_is_kept(monkeypatch):
+    """However busy the machine is."""
+    monkeypatch.setattr(tar_index, "KEPT_SECONDS", 1e9)
+
+
 LONG = "folder/" * 30 + "k" * 120 + ".txt"
 
 

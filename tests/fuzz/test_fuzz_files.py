@@ -2,10 +2,30 @@
 
 import pytest
 
-from tests.fuzz import fuzz_csv, fuzz_idx, fuzz_images, fuzz_numpy, fuzz_records, fuzz_run_directory, fuzz_study_file
+from tests.fuzz import (
+    fuzz_csv,
+    fuzz_folders,
+    fuzz_idx,
+    fuzz_images,
+    fuzz_numpy,
+    fuzz_records,
+    fuzz_run_directory,
+    fuzz_study_file,
+    fuzz_tar,
+)
 from tests.fuzz.harness import run
 
-SCRIPTS = (fuzz_csv, fuzz_idx, fuzz_images, fuzz_numpy, fuzz_records, fuzz_run_directory, fuzz_study_file)
+SCRIPTS = (
+    fuzz_csv,
+    fuzz_folders,
+    fuzz_tar,
+    fuzz_idx,
+    fuzz_images,
+    fuzz_numpy,
+    fuzz_records,
+    fuzz_run_directory,
+    fuzz_study_file,
+)
 
 
 @pytest.mark.slow
