@@ -20,7 +20,8 @@ import numpy as np
 from descend.data.arrow_columns import LENGTH, Column, ColumnFacts, column_of, facts_of, holds_bytes
 from descend.data.concatenated import Pieces
 from descend.data.file_format import library
-from descend.data.pictures import LOOKED_AT, ImageForm, form_of_images, is_image, spread, strided
+from descend.data.image_survey import LOOKED_AT, form_of_images, spread, strided
+from descend.data.pictures import ImageForm, is_image
 from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
 from descend.data.spilled_columns import SpilledColumns
@@ -155,7 +156,7 @@ class ArrowSource:
                     name, kind, facts[name], options.length, options.is_class(name), options.classes_of(name)
                 )
                 if one.kind == "bytes":
-                    self._images[name] = self._image(name, facts[name].first, options)
+                    self._images[name] = _image_form(self._files, self._chunks, name, facts[name].first, options)
                 found[name] = one
             except DataError as error:
                 if explicit or name in options.target:
@@ -165,37 +166,6 @@ class ArrowSource:
             reasons = [f"    {reason}" for reason in self.left_out.values()] or ["    it has no columns"]
             raise DataError([f"{_first(self._files)} has no column that can be read:", *reasons])
         return found
-
-    def _image(self, name: str, first: bytes | None, options: ReadOptions) -> ImageForm:
-        if first is None or not is_image(first):
-            raise DataError(f"'{name}' holds {getattr(self._files, 'bytes_are', 'bytes that are no images')}")
-        some = self._some_images(name)
-        return form_of_images(len(some), some.__getitem__, options, lambda _: f"column '{name}'", field=name)
-
-    def _some_images(self, name: str) -> list[bytes | None]:
-        """The first images of a column, and others that are spread over it, as far as they can be loaded."""
-        found: list[bytes | None] = []
-        loaded = 0
-        for values in self._some_parts(name):
-            found += values.to_pylist()
-            loaded += values.nbytes
-            if loaded > _LOOKED_AT_BYTES:
-                break
-        return [one for one in found if one is not None]
-
-    def _some_parts(self, name: str) -> Iterator[Any]:
-        """Parts of a column, each from everywhere in it."""
-        if hasattr(self._files, "take"):
-            rows = strided(len(self._chunks), LOOKED_AT)
-            for start in range(0, len(rows), _ROWS_LOOKED_AT_ONCE):
-                some = np.array(rows[start : start + _ROWS_LOOKED_AT_ONCE], np.int64)
-                yield cast("Any", self._files).take(some, [name]).column(name)
-            return
-        numbers = strided(len(self._files.chunks), LOOKED_AT)
-        for chunk in (self._files.chunks[number] for number in numbers):
-            with suppress(DataError):  # reading its samples says what is wrong
-                column = _load(self._files, chunk, [name]).column(name)
-                yield column.take(spread(chunk.rows, max(1, LOOKED_AT // len(numbers))))
 
     def _fields(self) -> dict[str, Field]:
         own: dict[str, Field] = {}
@@ -339,6 +309,37 @@ class ArrowSource:
         """The file, and the row in it, counted from 0."""
         chunk, row = self._chunks.piece_of(sample)
         return f"{chunk.path}, row {chunk.first + row}"
+
+
+def _image_form(
+    files: TableFiles, chunks: Pieces[Chunk], name: str, first: bytes | None, options: ReadOptions
+) -> ImageForm:
+    """The form of a column of images, of which the first one is known."""
+    if first is None or not is_image(first):
+        raise DataError(f"'{name}' holds {getattr(files, 'bytes_are', 'bytes that are no images')}")
+    found: list[bytes] = []
+    loaded = 0
+    for values in _some_parts(files, chunks, name):
+        found += [one for one in values.to_pylist() if one is not None]
+        loaded += values.nbytes
+        if loaded > _LOOKED_AT_BYTES:
+            break
+    return form_of_images(len(found), found.__getitem__, options, lambda _: f"column '{name}'", field=name)
+
+
+def _some_parts(files: TableFiles, chunks: Pieces[Chunk], name: str) -> Iterator[Any]:
+    """Parts of a column, each from everywhere in it, as far as they can be loaded."""
+    if hasattr(files, "take"):
+        rows = strided(len(chunks), LOOKED_AT)
+        for start in range(0, len(rows), _ROWS_LOOKED_AT_ONCE):
+            some = np.array(rows[start : start + _ROWS_LOOKED_AT_ONCE], np.int64)
+            yield cast("Any", files).take(some, [name]).column(name)
+        return
+    numbers = strided(len(files.chunks), LOOKED_AT)
+    for chunk in (files.chunks[number] for number in numbers):
+        with suppress(DataError):  # reading its samples says what is wrong
+            column = _load(files, chunk, [name]).column(name)
+            yield column.take(spread(chunk.rows, max(1, LOOKED_AT // len(numbers))))
 
 
 def _facts(files: TableFiles, types: Mapping[str, Any], options: ReadOptions) -> dict[str, ColumnFacts]:

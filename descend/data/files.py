@@ -20,10 +20,10 @@ from descend.arguments import shown
 from descend.data.description import ROLES
 from descend.data.expansion import UNPACKED_BY, compression_of, plain_name
 from descend.data.file_format import FileFormat, FileSource, ReadOptions, added_formats, file_formats, options_of
+from descend.data.image_survey import LOOKED_AT, spread
 from descend.data.numbered_texts import with_numbers
 from descend.data.object_source import object_source
 from descend.data.paths import SourceFiles, head, is_path, of_role
-from descend.data.pictures import LOOKED_AT, spread
 from descend.data.sample_cache import cached
 from descend.errors import ConfigurationError, DataError, DescendError, nearest
 

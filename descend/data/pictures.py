@@ -4,8 +4,8 @@ Pillow does it, or simplejpeg where it is installed and a JPEG is plain: gray or
 cameras. Both are libjpeg-turbo and give the same pixels; simplejpeg takes two thirds of the time, since its pixels are
 an array from the beginning.
 
-All images of a data set have one form: it is grey if all are, else RGB, and has 16 bits where one has. Up to
-`LOOKED_AT` headers tell, spread over the data whatever their order. Grey becomes RGB by repeating it, and 8 bits become
+All images of a data set have one form: it is grey if all are, else RGB, and has 16 bits where one has; see
+`image_survey.py`. Grey becomes RGB by repeating it, and 8 bits become
 16 by the factor 257, which loses nothing. Where a conversion would lose something, the image is an error: one with
 colours among grey ones, one that is transparent in places, one of 16 bits among those of 8. `colors=` and `depth=` of
 `read` say the form, and with it that such a loss is meant: colours become the brightness of ITU-R BT.601,
@@ -32,31 +32,25 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import numpy as np
 
 from descend.data.file_format import library
-from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
-from descend.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from descend.data.file_format import ReadOptions
     from descend.data.reader_protocol import Array
 
 __all__ = [
-    "LOOKED_AT",
     "MAX_PIXELS",
     "ImageForm",
+    "ImageHeader",
     "ImageKind",
     "decoded",
-    "form_of_images",
     "header_of",
     "is_image",
     "png_bytes",
-    "spread",
-    "strided",
 ]
 
 MAX_PIXELS = 10**8  # 300 MB as RGB, and 800 MB while it is read
@@ -71,12 +65,7 @@ _BEGINNINGS = (
     b"MM\0*",
     b"\0\0\0\x0cjP  ",
 )
-_TRIED = 100  # first images, of which one must be sound
-LOOKED_AT = 1024  # images whose headers tell the form
-_LOOKED_AT_BYTES = 2**28  # of contents, which have no headers that can be read alone
-_LOOKED_AT_ONCE = 64
 _HEAD_BYTES = 512  # of a JPEG 2000, in which its depth is
-_STRIDES = 16  # passes over the data, so that those that are looked at are spread over it wherever that ends
 CHANNELS = {"grey": 1, "rgb": 3, "rgba": 4}
 _GREY_MODES = ("1", "L", "LA", "La")
 _ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
@@ -354,75 +343,7 @@ def _check_size(width: int, height: int) -> None:
         raise ValueError(f"the image promises {width} x {height} pixels; at most {MAX_PIXELS:,} are read")
 
 
-def form_of_images(
-    count: int,
-    content: Callable[[int], Path | bytes | None],
-    options: ReadOptions,
-    place: Callable[[int], str],
-    *,
-    order: Sequence[int] | None = None,
-    field: str = "image",
-) -> ImageForm:
-    """The form of a data set: the size of its first image, and the kind that holds those that are looked at.
-
-    Args:
-        count: Number of samples.
-        content: The image of a sample; None where there is none.
-        options: Those of the caller: `image_size`, `colors`, `depth`, and `kinds_beside` of other roles.
-        place: Names a sample.
-        order: The samples in an order that does not depend on how they are listed; None where theirs is such.
-        field: Of the images.
-
-    Raises:
-        DataError: none of the first can be opened; the message is about the first.
-    """
-    if count == 0:
-        raise DataError("there are no images")
-    first, looked = 0, _looked_at(content, 0)
-    if isinstance(looked, Exception):
-        others = ((sample, _looked_at(content, sample)) for sample in range(1, min(count, _TRIED)))
-        sound = next(((sample, one) for sample, one in others if not isinstance(one, Exception)), None)
-        if sound is None:
-            raise DataError(f"sample 0 ({place(0)}) is the first image and cannot be read: {looked}") from looked
-        first, looked = sound
-    kind = ImageKind(options.colors or "grey", options.depth or 8)
-    if options.colors is None or options.depth is None:
-        samples = [order[one] if order else one for one in strided(count, LOOKED_AT)]
-        kind = _joined_kinds(content, [first, *samples], dict(options.kinds_beside).get(field, kind))
-    size = options.height_and_width
-    may_lose = frozenset(name for name in ("colors", "depth") if getattr(options, name) is not None)
-    return ImageForm(
-        options.colors or kind.colors, options.depth or kind.depth, size or looked.size, size is not None, may_lose
-    )
-
-
-def spread(count: int, most: int) -> list[int]:
-    """At most so many numbers below `count`, evenly spaced, with both ends."""
-    if count <= most:
-        return list(range(count))
-    return [number * (count - 1) // max(1, most - 1) for number in range(most)]
-
-
-def strided(count: int, most: int) -> list[int]:
-    """The same in an order whose beginning is spread as well, for what ends early."""
-    numbers = spread(count, most)
-    return [one for start in range(_STRIDES) for one in numbers[start::_STRIDES]]
-
-
-def _joined_kinds(content: Callable[[int], Path | bytes | None], samples: Sequence[int], known: ImageKind) -> ImageKind:
-    """The kind that holds the images of some samples, and a kind that is known."""
-    seen = 0
-    for start in range(0, len(samples), _LOOKED_AT_ONCE):
-        block = samples[start : start + _LOOKED_AT_ONCE]
-        for looked in in_threads(lambda place, block=block: _looked_at(content, block[place]), len(block)):
-            if not isinstance(looked, Exception):
-                known, seen = known.joined(looked.kind), seen + looked.in_memory
-        if seen > _LOOKED_AT_BYTES:
-            break
-    return known
-
-
-class _Header(NamedTuple):
+class ImageHeader(NamedTuple):
     """What the header of an image says."""
 
     kind: ImageKind
@@ -430,19 +351,7 @@ class _Header(NamedTuple):
     in_memory: int = 0  # bytes that had to be read
 
 
-def _looked_at(content: Callable[[int], Path | bytes | None], sample: int) -> _Header | Exception:
-    """The header of an image, or why it cannot be read, which reading the image says as well."""
-    try:
-        image = content(sample)
-        if image is None:
-            return ValueError("the sample has no image")
-        header = header_of(image)
-        return header._replace(in_memory=len(image)) if isinstance(image, bytes) else header
-    except Exception as error:  # of any library, and of any kind: files may contain anything
-        return error
-
-
-def header_of(content: Path | bytes) -> _Header:
+def header_of(content: Path | bytes) -> ImageHeader:
     """The kind of an image, and its size, without its pixels.
 
     Raises:
@@ -454,7 +363,7 @@ def header_of(content: Path | bytes) -> _Header:
         turned = image.getexif().get(_ORIENTATION, 1) >= 5  # on its side
         size = (image.width, image.height) if turned else (image.height, image.width)
         colors = "grey" if _is_deep(image) or image.mode in _GREY_MODES else "rgb"
-        return _Header(ImageKind(colors, 16 if _is_deep(image) or _is_cut(image) else 8), size)
+        return ImageHeader(ImageKind(colors, 16 if _is_deep(image) or _is_cut(image) else 8), size)
 
 
 def _opened(content: Path | bytes) -> Any:
@@ -537,7 +446,7 @@ def _in_mode(image: Any, mode: str) -> Array:
 
 
 def _without_key(image: Any) -> Any:
-    """An image whose transparent colour is told by alpha: Pillow warns of a palette that is converted otherwise."""
+    """An image with alpha in place of a transparent colour: Pillow warns of a palette that is converted otherwise."""
     return image.convert("RGBA") if image.mode == "P" and "transparency" in image.info else image
 
 

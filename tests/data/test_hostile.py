@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from data.files import refusal
 
-from descend.data import arrow_columns, expansion, read, tar_index
+from descend.data import arrow_columns, expansion, read, tar_members
 from descend.data.formats import arrow, hdf5, npy, parquet
 from descend.errors import DataError
 
@@ -169,7 +169,7 @@ def test_tar_of_links(tmp_path, monkeypatch):
             )
             assert "leads out of the file" in text
     assert set(read(tmp_path / "a.tar").read(np.arange(41))["cls"].tolist()) == {7}
-    monkeypatch.setattr(tar_index, "MAX_PASSED_OVER", 30)
+    monkeypatch.setattr(tar_members, "MAX_PASSED_OVER", 30)
     assert "more than 30 links, folders and devices" in refusal(tmp_path / "a.tar")
 
 

@@ -11,7 +11,8 @@ from PIL import Image
 
 from descend.data import pictures
 from descend.data.file_format import ReadOptions
-from descend.data.pictures import ImageForm, ImageKind, form_of_images, header_of, is_image, spread, strided
+from descend.data.image_survey import form_of_images
+from descend.data.pictures import ImageForm, ImageKind, header_of, is_image
 from descend.errors import DataError
 
 DRAW = np.random.default_rng(0)
@@ -357,27 +358,6 @@ def test_a_conversion_that_loses_nothing_is_none():
     grey = ImageForm("grey", 8, (4, 6), False)
     np.testing.assert_array_equal(grey.decode(encoded(np.dstack([GRAY] * 3)))[0], GRAY)
     np.testing.assert_array_equal(grey.decode(encoded(GRAY.astype(np.uint16) * 257))[0], GRAY)
-
-
-def test_many_images_are_looked_at_and_spread_over_all():
-    assert spread(3, 5) == [0, 1, 2]
-    assert spread(11, 3) == [0, 5, 10]
-    assert sorted(strided(5000, 1024)) == spread(5000, 1024)
-    assert max(np.diff(sorted(strided(5000, 1024)[:64]))) < 200
-    odd, contents = encoded(COLOR), [encoded(GRAY)] * 900
-    for place in (0, 1, 450, 899):
-        assert form_of(*contents[:place], odd, *contents[place + 1 :]).colors == "rgb"
-
-
-def test_the_form_is_of_sound_images_and_those_of_other_roles():
-    broken = encoded(COLOR)[:30]
-    assert form_of(broken, encoded(GRAY)).colors == "grey"
-    known = (("image", ImageKind("rgb", 16)),)
-    form = form_of(encoded(GRAY), kinds_beside=known)
-    assert (form.colors, form.depth) == ("rgb", 16)
-    assert form_of(encoded(GRAY), kinds_beside=known, colors="grey", depth=8).field.shape[0] == 1
-    with pytest.raises(DataError, match=r"sample 0 \(image 0\) is the first image and cannot be read: .*32 bits"):
-        form_of(encoded(Image.fromarray(DEEP.astype(np.float32)), "TIFF"))
 
 
 @pytest.mark.parametrize("bits", [8, 12, 16])

@@ -10,8 +10,9 @@ import time
 import numpy as np
 import pytest
 
-from descend.data import tar_index
-from descend.data.tar_index import Member, index_of, key_and_ending, members_of, name_before
+from descend.data import tar_index, tar_members
+from descend.data.tar_index import index_of, key_and_ending
+from descend.data.tar_members import Member, members_of, name_before
 from descend.errors import DataError
 
 
@@ -270,11 +271,11 @@ def test_many_links_are_resolved_in_time_and_too_many_are_refused(tmp_path, monk
         assert set(contents_of(path).values()) == {b"x"}
         assert len(index_of(path)) == 5000
         assert time.process_time() - begin < 10
-    monkeypatch.setattr(tar_index, "MAX_PASSED_OVER", 100)
+    monkeypatch.setattr(tar_members, "MAX_PASSED_OVER", 100)
     with pytest.raises(DataError, match="more than 100 links, folders and devices"):
         index_of(tmp_path / "a.tar")
     monkeypatch.undo()
-    monkeypatch.setattr(tar_index, "_LINK_BYTES", 1000)
+    monkeypatch.setattr(tar_members, "_LINK_BYTES", 1000)
     with pytest.raises(DataError, match="names have more than 1,000 bytes"):
         index_of(tmp_path / "a.tar")
 

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from descend.data.file_format import IMAGE_OPTIONS, FileFormat
+from descend.data.image_survey import LOOKED_AT, form_of_images
 from descend.data.paths import role_of, why_no_data
-from descend.data.pictures import LOOKED_AT, form_of_images, is_image
+from descend.data.pictures import is_image
 from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
 from descend.errors import ConfigurationError, DataError

@@ -44,9 +44,9 @@ from descend.data.concatenated import Pieces
 from descend.data.expansion import DAMAGES, UNPACKED_BY, compression_of, opened
 from descend.data.file_format import IMAGE_OPTIONS, FileFormat
 from descend.data.formats.image_files import ENDINGS as IMAGE_ENDINGS
+from descend.data.image_survey import form_of_images
 from descend.data.nested_fields import native
 from descend.data.paths import skipped_line
-from descend.data.pictures import ImageForm, ImageKind, form_of_images
 from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
 from descend.data.tar_index import ShardIndex, index_of
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from descend.data.file_format import ReadOptions
+    from descend.data.pictures import ImageForm, ImageKind
     from descend.data.reader_protocol import Array
 
 __all__ = ["FILE_FORMATS", "TarShards"]
