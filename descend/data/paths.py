@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.arguments import shown
-from descend.display import shortened
+from descend.display import printable, shortened
 from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -259,14 +259,14 @@ def skipped_line(kinds: Mapping[str, tuple[Sequence[str], int]], total: int, wha
     if not count:
         return ""
     parts = [f"{of_kind:,} {kind} ({_some_names(names)})" for kind, (names, of_kind) in kinds.items() if of_kind]
-    return f"skipped {count:,} of {max(total, count):,} {shortened(what, _LINE)}: {', '.join(parts)}"
+    return f"skipped {count:,} of {max(total, count):,} {printable(shortened(what, _LINE))}: {', '.join(parts)}"
 
 
 def _some_names(names: Sequence[str]) -> str:
     """The first of some names, with what they are where that is known."""
     some = list(dict.fromkeys(names))
     whys = [(name, why_no_data(name)) for name in some[:_LISTED]]
-    parts = [shortened(name, _NAME) + (f": {why}" if why else "") for name, why in whys]
+    parts = [printable(shortened(name, _NAME)) + (f": {why}" if why else "") for name, why in whys]
     return ", ".join(parts) + (", ..." if len(some) > _LISTED else "")
 
 

@@ -284,6 +284,7 @@ def test_what_is_skipped_is_counted_and_named(folder):
     assert "1 folder beside files that match (sub)" in line(f"{root}/[abs]*")
     assert line(root / "a.csv") == skipped_line({}, 3, "x") == ""
     assert len(skipped_line({"hidden": (["x" * 5000] * 3, 3)}, 3, "y" * 5000)) < 500
+    assert skipped_line({"hidden": ([".a\n\x1b[31m"], 1)}, 1, "files in x\ty").isprintable()
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root reads every folder")
