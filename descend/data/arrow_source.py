@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -27,7 +28,8 @@ from descend.data.arrow_columns import (
 )
 from descend.data.concatenated import Pieces
 from descend.data.file_format import library
-from descend.data.pictures import ImageForm, form_of_image, is_image
+from descend.data.image_survey import LOOKED_AT, form_of_images, spread, strided
+from descend.data.pictures import ImageForm, is_image
 from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
 from descend.data.spilled_columns import SpilledColumns
@@ -35,6 +37,7 @@ from descend.data.table_cells import MISSING
 from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -47,6 +50,8 @@ __all__ = ["CACHE_BYTES", "ArrowSource", "Chunk", "TableFiles"]
 CACHE_BYTES = 2**30
 MAX_COLUMNS = 65_536
 ROW_NUMBERS = re.compile(r"__index_level_\d+__")
+_LOOKED_AT_BYTES = 2**28  # of images, for their form
+_ROWS_LOOKED_AT_ONCE = 64
 SCANNED_VALUES = 2**23  # to be decoded for one batch, from which on it is taken without them being kept
 
 
@@ -107,7 +112,7 @@ class ArrowSource:
 
     Args:
         files: The tables.
-        options: Those of the caller; `columns`, `length`, `image_size`, `text`, `missing` and classes are used.
+        options: Those of the caller; `columns`, `length`, `text`, `missing`, those of images and of classes are used.
 
     Attributes:
         notes: What is suspicious in the tables, in sentences.
@@ -151,6 +156,7 @@ class ArrowSource:
         }
         self.largest = {name: self.largest[of] for name, of in alone.items() if of in self.largest}
         self.pixels = frozenset(name for name, of in alone.items() if of in self._images)
+        self.kinds = {name: form.kind for name, form in self._images.items()}
         self._kept: OrderedDict[tuple[Chunk, str], Any] = OrderedDict()
         self._damaged: dict[Chunk, str] = {}  # those that could not be decoded, and why
         self._spilled = SpilledColumns() if getattr(files, "decodes", False) else None
@@ -172,7 +178,7 @@ class ArrowSource:
             try:
                 one = column_of(name, kind, facts[name], options.length, is_class, classes, name in texts)
                 if one.kind == "bytes":
-                    self._images[name] = self._image(name, facts[name].first, options)
+                    self._images[name] = _image_form(self._files, self._chunks, name, facts[name].first, options)
                 found[name] = one
             except DataError as error:
                 if explicit or name in options.target or name in texts or isinstance(error, InexactError):
@@ -182,11 +188,6 @@ class ArrowSource:
             reasons = [f"    {reason}" for reason in self.left_out.values()] or ["    it has no columns"]
             raise DataError([f"{_first(self._files)} has no column that can be read:", *reasons])
         return found
-
-    def _image(self, name: str, first: bytes | None, options: ReadOptions) -> ImageForm:
-        if first is None or not is_image(first):
-            raise DataError(f"'{name}' holds {getattr(self._files, 'bytes_are', 'bytes that are no images')}")
-        return form_of_image(first, options.height_and_width, f"the first value of '{name}'")
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -372,6 +373,37 @@ def _cell(files: TableFiles, place: Any, column: str) -> str:
     path, row = place
     line = getattr(files, "line_of", lambda path, row: None)(path, row)
     return f"{path}, row {row:,}{'' if line is None else f' (line {line:,})'}, column '{column}': "
+
+
+def _image_form(
+    files: TableFiles, chunks: Pieces[Chunk], name: str, first: bytes | None, options: ReadOptions
+) -> ImageForm:
+    """The form of a column of images, of which the first one is known."""
+    if first is None or not is_image(first):
+        raise DataError(f"'{name}' holds {getattr(files, 'bytes_are', 'bytes that are no images')}")
+    found: list[bytes] = []
+    loaded = 0
+    for values in _some_parts(files, chunks, name):
+        found += [one for one in values.to_pylist() if one is not None]
+        loaded += values.nbytes
+        if loaded > _LOOKED_AT_BYTES:
+            break
+    return form_of_images(len(found), found.__getitem__, options, lambda _: f"column '{name}'", field=name)
+
+
+def _some_parts(files: TableFiles, chunks: Pieces[Chunk], name: str) -> Iterator[Any]:
+    """Parts of a column, each from everywhere in it, as far as they can be loaded."""
+    if hasattr(files, "take"):
+        rows = strided(len(chunks), LOOKED_AT)
+        for start in range(0, len(rows), _ROWS_LOOKED_AT_ONCE):
+            some = np.array(rows[start : start + _ROWS_LOOKED_AT_ONCE], np.int64)
+            yield cast("Any", files).take(some, [name]).column(name)
+        return
+    numbers = strided(len(files.chunks), LOOKED_AT)
+    for chunk in (files.chunks[number] for number in numbers):
+        with suppress(DataError):  # reading its samples says what is wrong
+            column = _load(files, chunk, [name]).column(name)
+            yield column.take(spread(chunk.rows, max(1, LOOKED_AT // len(numbers))))
 
 
 def _facts(files: TableFiles, types: Mapping[str, Any], options: ReadOptions) -> dict[str, ColumnFacts]:

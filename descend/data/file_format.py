@@ -10,7 +10,7 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from descend.data.pictures import ImageKind
     from descend.data.reader_protocol import Array, Field
 
 __all__ = [
+    "IMAGE_OPTIONS",
     "FileFormat",
     "FileSource",
     "ReadOptions",
@@ -35,12 +37,15 @@ __all__ = [
     "check_used",
     "file_formats",
     "library",
+    "option_names",
     "register",
 ]
 
 
 _LONGEST_SIDE = 65_536  # of an image
-_COMMON = ("role", "target", "label", "classes", "format", "skip_bad", "cache", "cache_bytes")
+_COMMON = ("role", "target", "label", "classes", "format", "skip_bad", "cache", "cache_bytes", "kinds_beside")
+_NOT_GIVEN = ("role", "target", "kinds_beside")  # by words of a caller
+IMAGE_OPTIONS = frozenset({"image_size", "colors", "depth"})
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,9 @@ class ReadOptions:
         mask_and_scale: Use the attributes of netCDF's conventions in HDF5 files: `_FillValue`, `scale_factor` and so
             on; False reads the numbers as they are stored.
         image_size: Height and width to which images are scaled; one number for both.
+        colors: "grey", "rgb" or "rgba": what all images are converted to, though they lose colours or transparency by
+            it; None for RGB, or grey where all are, and an error where something would be lost.
+        depth: Bits of a channel of images, 8 or 16, likewise; None for 8, or 16 where an image has 16.
         tokenizer: Makes tokens of text, packed to samples of `length`: "bytes", the path of a JSON file of the
             `tokenizers` library, or such a tokenizer.
         skip_bad: So many rows of a text that cannot be parsed become samples that cannot be read; one more is an error,
@@ -78,6 +86,8 @@ class ReadOptions:
         cache: Keep samples on disk as they are after decoding, in this folder, or where True in
             `$XDG_CACHE_HOME/descend/samples`; see `descend.data.sample_cache`.
         cache_bytes: That the folder takes at most; caches that were not used for longest are removed for it.
+        kinds_beside: What images the files of other roles have, by field: all roles of a data set have one form. Not
+            set by a caller of `read`.
     """
 
     role: str = "train"
@@ -97,11 +107,14 @@ class ReadOptions:
     length: int | None = None
     mask_and_scale: bool = True
     image_size: int | Sequence[int] | None = None
+    colors: str | None = None
+    depth: int | None = None
     tokenizer: Any = None
     format: str | None = None
     skip_bad: int = 0
     cache: bool | str | os.PathLike[str] = False
     cache_bytes: int = 2**34
+    kinds_beside: tuple[tuple[str, ImageKind], ...] = ()
 
     def is_class(self, name: str) -> bool:
         """Whether the text in this field names classes."""
@@ -163,6 +176,7 @@ class FileFormat:
         uses: The options that it reads, besides those of every format: `role`, `target` and `label`.
         recognizes: Whether a file begins like one of this format; gets up to 1,024 bytes, decompressed if they were
             compressed. None if the content does not show it.
+        folders_name_classes: Whether files are samples, and the folders in which they are name their classes.
         by_place: Whether contents are read by their place in the file, so that none may be compressed as a whole.
     """
 
@@ -172,6 +186,7 @@ class FileFormat:
     uses: frozenset[str] = frozenset()
     recognizes: Callable[[bytes], bool] | None = None
     by_place: bool = False
+    folders_name_classes: bool = False
 
     def check(self, options: ReadOptions) -> None:
         """Check that every option that is set is used.
@@ -182,7 +197,7 @@ class FileFormat:
         check_used(f"the format '{self.name}'", self.uses, options)
 
 
-def check_used(what: str, uses: frozenset[str], options: ReadOptions) -> None:
+def check_used(what: str, uses: Set[str], options: ReadOptions) -> None:
     """Check that every option that is set is used by what is read.
 
     Raises:
@@ -250,13 +265,18 @@ def library(module: str, what: str) -> Any:
         raise MissingExtra(f"{missing_library(what, module)} ({error})") from error
 
 
+def option_names() -> list[str]:
+    """The options that a caller of `read` may set besides `role` and `target`."""
+    return [field.name for field in fields(ReadOptions) if field.name not in _NOT_GIVEN]
+
+
 def options_of(role: str, target: Any, given: Mapping[str, Any]) -> ReadOptions:
     """The options of a call of `read`, checked as far as no format is needed.
 
     Raises:
         ConfigurationError: an option does not exist or has a wrong value.
     """
-    names = [field.name for field in fields(ReadOptions) if field.name not in ("role", "target")]
+    names = option_names()
     problems = [
         f"read: there is no option '{name}'{nearest(name, names)}; the options are {', '.join(names)}"
         for name in given
@@ -267,6 +287,8 @@ def options_of(role: str, target: Any, given: Mapping[str, Any]) -> ReadOptions:
     chosen = given.get("label") if target is None else target
     several = isinstance(chosen, Iterable) and not isinstance(chosen, str)
     targets: tuple[Any, ...] = () if chosen is None else tuple(cast("Iterable[Any]", chosen)) if several else (chosen,)
+    if given.get("colors") == "gray":
+        given = {**given, "colors": "grey"}
     options = ReadOptions(role=role, target=targets, **given)
     if problems := _wrong_values(options):
         raise ConfigurationError([f"read: {problem}" for problem in problems])
@@ -286,6 +308,7 @@ def _wrong_values(options: ReadOptions) -> list[str]:
         check_bool("header", value["header"], also=(None,)),
         check_bool("mask_and_scale", value["mask_and_scale"]),
         check_integer("length", value["length"], 1, also=(None,)),
+        check_choice("colors", value["colors"], ["grey", "rgb", "rgba"], also=(None,)),
         check_integer("skip_bad", value["skip_bad"], 0),
         check_integer("cache_bytes", value["cache_bytes"], 1),
     )
@@ -315,6 +338,8 @@ def _wrong_values(options: ReadOptions) -> list[str]:
         found.append(
             f"image_size must be one or two integers from 1 to {_LONGEST_SIDE:,} (height, width), got {size!r}"
         )
+    if value["depth"] not in (None, 8, 16):
+        found.append(f"depth must be 8 or 16, the bits of a channel, got {shown(value['depth'])}")
     if isinstance(value["columns"], str):
         found.append(f"columns must be a list of names or a mapping, got {shown(value['columns'])}")
     return found

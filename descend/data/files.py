@@ -8,29 +8,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from descend.arguments import shown
 from descend.data.description import ROLES
 from descend.data.expansion import UNPACKED_BY, compression_of, plain_name
-from descend.data.file_format import FileFormat, FileSource, added_formats, file_formats, options_of
+from descend.data.file_format import FileFormat, FileSource, ReadOptions, added_formats, file_formats, options_of
+from descend.data.image_survey import LOOKED_AT, spread
 from descend.data.numbered_texts import with_numbers
 from descend.data.object_source import object_source
-from descend.data.paths import files_of, head, is_path, of_role
+from descend.data.paths import SourceFiles, head, is_path, of_role
 from descend.data.sample_cache import cached
 from descend.errors import ConfigurationError, DataError, DescendError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Generator, Sequence
 
     from numpy.typing import NDArray
 
-    from descend.data.file_format import ReadOptions
+    from descend.data.pictures import ImageKind
     from descend.data.reader_protocol import Array, Field
 
 __all__ = ["FileReader", "ZippedSources", "format_of", "read"]
@@ -67,6 +69,8 @@ _OTHERS = (  # how files of other formats begin, what they are, and how to save 
     (b"CDF\x05", "a netCDF 3 file of 64 bits", "as netCDF 4, which is HDF5: nccopy -k nc4"),
 )
 _TFRECORD_GZIP = 1032  # gzip expands no more
+_DOCUMENTS = frozenset(("readme", "license", "licence", "copying", "changelog", "citation"))  # that say what data are
+_FILES_LOOKED_AT = 8  # of another role, for the form of images
 _READ_AT_ONCE = 1024  # samples, where only one field of them is wanted
 
 
@@ -104,6 +108,7 @@ def read(
             f"read: role must be one of {', '.join(ROLES)}, got {shown(role)}{nearest(role, ROLES)}"
         )
     given = options_of(role, target, options)
+    notes: tuple[str, ...] = getattr(source, "notes", ())
     if not is_path(source) and (found := object_source(source, given)) is not None:
         name, opened = found
         if given.cache:
@@ -115,10 +120,12 @@ def read(
         parts = {str(k): _open(part, given) for k, part in cast("Mapping[Any, Any]", source).items()}
         if not parts:
             raise ConfigurationError("read: the mapping of fields to files is empty")
-        opened: FileSource = with_numbers(ZippedSources({name: part for name, (_, part) in parts.items()}), given)
-        name = "+".join(dict.fromkeys(name for name, _ in parts.values()))
+        opened: FileSource = with_numbers(ZippedSources({name: part.source for name, part in parts.items()}), given)
+        name = "+".join(dict.fromkeys(part.format for part in parts.values()))
+        notes = tuple(dict.fromkeys(note for part in parts.values() for note in part.notes))
     else:
-        name, opened = _open(source, given)
+        name, opened, notes = _open(source, given)
+    _check_image_options(opened, given, source)
     if len(opened) == 0:
         raise DataError(f"{_called(source)} has 0 samples, and at least 1 is needed")
     names = _kept(opened, fields)
@@ -136,17 +143,17 @@ def read(
     return FileReader(role, opened, name, names, kept, optional=optional, notes=notes)
 
 
-def _open(source: Any, options: ReadOptions) -> tuple[str, FileSource]:
-    """The name of the format of some files, and their samples."""
-    paths = files_of(source, options.role)
-    if options.format is None:
-        found, paths = _format_of_all(paths, isinstance(source, (list, tuple)))
-        if not isinstance(source, (list, tuple)) and (folder := Path(source)).is_dir():
-            paths = of_role(folder, paths, options.role)  # folders of other files may be beside those of roles
-    else:
-        found = next(one for one in file_formats() if one.name == options.format)
-        if not isinstance(source, (list, tuple)):  # of a folder those with an ending of the format
-            paths = [path for path in paths if _ending(path) in found.endings] or paths
+class _Opened(NamedTuple):
+    """The samples of some files."""
+
+    format: str
+    source: FileSource
+    notes: tuple[str, ...]  # see `FileReader`
+
+
+def _open(source: Any, options: ReadOptions) -> _Opened:
+    files = SourceFiles.found(source)
+    found, paths, others = _formatted(files, source, options)
     found.check(options)
     for path in paths if found.by_place else ():
         if (kind := compression_of(path)) is not None:
@@ -154,9 +161,26 @@ def _open(source: Any, options: ReadOptions) -> tuple[str, FileSource]:
                 f"{path} is compressed by {kind}, and samples of the format '{found.name}' are read by their place in "
                 f"the file: decompress it with {UNPACKED_BY[kind]}"
             )
-    try:
+    more = {"of another format": others, "of no role": files.beside_roles()}
+    if not found.folders_name_classes:
+        twice = _read_twice(files, paths)
+        more["in linked folders that are read anyway"] = sorted(twice)
+        paths = [path for path in paths if path not in twice]
+    with _blamed(found, paths, options):
         opened = with_numbers(found.open(paths, options), options)
-        return found.name, cached(opened, paths, options) if options.cache else opened
+        if beside := _kinds_of_others(found, files, source, options, opened):
+            options = replace(options, kinds_beside=beside)
+            opened = with_numbers(found.open(paths, options), options)
+        opened = cached(opened, paths, options) if options.cache else opened
+    line = files.line(_called(source), more)
+    return _Opened(found.name, opened, (*([line] if line else []), *getattr(opened, "notes", ())))
+
+
+@contextmanager
+def _blamed(found: FileFormat, paths: Sequence[Path], options: ReadOptions) -> Generator[None]:
+    """Errors of opening files as ours, with the name of the reader."""
+    try:
+        yield
     except DataError as error:
         raise DataError([f"reader '{found.name}' for '{options.role}': {text}" for text in error.problems]) from error
     except DescendError:
@@ -167,11 +191,75 @@ def _open(source: Any, options: ReadOptions) -> tuple[str, FileSource]:
         ) from error
 
 
+def _check_image_options(opened: FileSource, options: ReadOptions, source: Any) -> None:
+    names = [name for name in ("colors", "depth") if getattr(options, name) is not None]
+    if names and not getattr(opened, "pixels", ()):
+        name = _called(source) if is_path(source) else f"a {type(source).__name__}"
+        raise ConfigurationError(f"read: {names[0]}= is for images, and {name} has none: remove it")
+
+
+def _formatted(files: SourceFiles, source: Any, options: ReadOptions) -> tuple[FileFormat, list[Path], list[Path]]:
+    """The format of the files of a role, those that have it, and those that have another one."""
+    paths = files.of(options.role)
+    listed = isinstance(source, (list, tuple))
+    if options.format is None:
+        found, chosen = _format_of_all(paths, listed)
+    else:
+        found = next(one for one in file_formats() if one.name == options.format)
+        # Of a folder those with an ending of the format.
+        chosen = paths if listed else [path for path in paths if _ending(path) in found.endings] or paths
+    others = set(paths).difference(chosen)
+    if options.format is None and not listed and (folder := Path(source)).is_dir():
+        chosen = of_role(folder, chosen, options.role)  # folders of other files may be beside those of roles
+    return found, chosen, [path for path in paths if path in others]
+
+
+def _read_twice(files: SourceFiles, paths: Sequence[Path]) -> set[Path]:
+    """Files that links to folders lead to once more, where names of folders mean nothing that would tell them apart."""
+    if not files.linked.intersection(paths):
+        return set()
+    seen: set[tuple[str, ...]] = set()
+    twice: set[Path] = set()
+    for path in sorted(paths, key=lambda path: path in files.linked):  # those that no link leads to first
+        values = [part for part in path.parts if "=" in part]  # of the columns of a partitioned table
+        what = (str(path.resolve()), *values)
+        if what in seen and path in files.linked:
+            twice.add(path)
+        seen.add(what)
+    return twice
+
+
+def _kinds_of_others(
+    found: FileFormat, files: SourceFiles, source: Any, options: ReadOptions, opened: FileSource
+) -> tuple[tuple[str, ImageKind], ...]:
+    """What images the files of other roles have beyond those of this one, by field: all roles have one form."""
+    own: Mapping[str, ImageKind] = getattr(opened, "kinds", {})
+    if not own or (options.colors is not None and options.depth is not None):
+        return ()
+    columns: Any = list(own)
+    if isinstance(options.columns, Mapping):
+        columns = {name: of for name, of in options.columns.items() if of in own}
+    elif options.columns is not None:
+        columns = [one for one in options.columns if one.partition(";")[0] in own]
+    joined, chosen = dict(own), set(_formatted(files, source, options)[1])
+    for role in ROLES:
+        how = ReadOptions(role=role, format=found.name, columns=columns if "columns" in found.uses else None)
+        with suppress(DescendError):  # there are none of this role, or reading them says what is wrong
+            paths = _formatted(files, source, how)[1]
+            most = LOOKED_AT if found.folders_name_classes else _FILES_LOOKED_AT
+            if role != options.role and set(paths) != chosen:
+                other = found.open([paths[one] for one in spread(len(paths), most)], how)
+                kinds: Mapping[str, ImageKind] = getattr(other, "kinds", {})
+                joined |= {name: one.joined(kinds.get(name, one)) for name, one in joined.items()}
+    return tuple(joined.items()) if joined != dict(own) else ()
+
+
 def _format_of_all(paths: list[Path], listed: bool) -> tuple[FileFormat, list[Path]]:
     """The format of the commonest kind of files, and those of it; files that were listed must all be of it."""
-    kinds = Counter(_ending(path) for path in paths)
+    data = [path for path in paths if path.name.partition(".")[0].lower() not in _DOCUMENTS]
+    kinds = Counter(_ending(path) for path in data or paths)
     commonest = min(kinds, key=lambda ending: (-kinds[ending], ending))
-    common = [path for path in paths if _ending(path) == commonest]
+    common = [path for path in data or paths if _ending(path) == commonest]
     found = format_of(next((path for path in common if path.stat().st_size), common[0]))
     alike = {commonest, *found.endings}
     chosen = [path for path in paths if _ending(path) in alike]
@@ -297,7 +385,7 @@ class FileReader:
         target: Names of the fields that a model predicts.
         shuffle: Whether each epoch has an order of its own; None: in the role "train".
         optional: Fields that `fit` leaves out where the module does not take them by name.
-        notes: What is suspicious in the files, in a line each that a run begins with.
+        notes: Lines that a run begins with: what is skipped of the files, and what is suspicious in them.
     """
 
     role: str

@@ -16,6 +16,7 @@ Source: https://huggingface.co/docs/datasets/about_arrow
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
 
     from descend.data.arrow_source import ArrowSource, Chunk
     from descend.data.file_format import ReadOptions
+    from descend.data.pictures import ImageKind
 
-__all__ = ["hugging_face_source", "is_hugging_face", "split_of_role"]
+__all__ = ["hugging_face_source", "is_hugging_face", "kinds_of_splits", "split_of_role"]
 
-_USES = frozenset({"columns", "length", "image_size", "text"})
 _ROWS_AT_ONCE = 4096
 
 
@@ -62,6 +63,20 @@ def split_of_role(data: Any, role: str) -> Any | None:
     raise DataError(f"the data sets have the splits {', '.join(splits)} and none for '{role}'")
 
 
+def kinds_of_splits(splits: Mapping[str, Any]) -> tuple[tuple[str, ImageKind], ...]:
+    """The kind of images that holds those of all splits, by field: all have one form."""
+    from descend.data.arrow_source import ArrowSource
+    from descend.data.file_format import ReadOptions
+
+    found: dict[str, ImageKind] = {}
+    for part in splits.values():
+        if (rows := _Rows(part)).images and len(part):
+            with suppress(DataError):  # reading it says what is wrong
+                for name, kind in ArrowSource(rows, ReadOptions(columns=rows.images)).kinds.items():
+                    found[name] = kind.joined(found.get(name, kind))
+    return tuple(found.items())
+
+
 class _Rows:
     """The table of a data set; see `TableFiles`."""
 
@@ -71,7 +86,7 @@ class _Rows:
         from descend.data.arrow_source import Chunk
 
         self._data = data.with_format("arrow", columns=columns) if columns else data.with_format("arrow")
-        self._images = [name for name, kind in data.features.items() if type(kind).__name__ == "Image"]
+        self.images = [name for name, kind in data.features.items() if type(kind).__name__ == "Image"]
         self.schema: Any = self._plain(self._data[0:0]).schema.remove_metadata()
         name, count = Path(f"{type(data).__name__} of {', '.join(data.column_names)}"[:80]), len(data)
         starts = range(0, count, _ROWS_AT_ONCE)
@@ -101,7 +116,7 @@ class _Rows:
             if isinstance(column.type, pa.BaseExtensionType):
                 parts = [part.storage for part in values.chunks]
                 table = table.set_column(number, column.name, pa.chunked_array(parts, column.type.storage_type))
-            elif column.name in self._images and pa.types.is_struct(column.type):
+            elif column.name in self.images and pa.types.is_struct(column.type):
                 contents = [_content(one) for one in values.to_pylist()]
                 table = table.set_column(number, column.name, pa.chunked_array([pa.array(contents, pa.large_binary())]))
         return flattened(table)
@@ -122,9 +137,9 @@ def hugging_face_source(data: Any, options: ReadOptions) -> ArrowSource:
         DataError: there are no samples, or no column can be read.
     """
     from descend.data.arrow_source import ArrowSource
-    from descend.data.file_format import check_used
+    from descend.data.file_format import IMAGE_OPTIONS, check_used
 
-    check_used(f"a {type(data).__name__} with columns", _USES, options)
+    check_used(f"a {type(data).__name__} with columns", {"columns", "length", "text"} | IMAGE_OPTIONS, options)
     if len(data) == 0:
         raise DataError(f"the {type(data).__name__} has 0 samples, and at least 1 is needed")
     source = ArrowSource(_Rows(data), options)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from descend.data.file_format import check_used
-from descend.data.hugging_face import hugging_face_source, is_hugging_face, split_of_role
+from descend.data.hugging_face import hugging_face_source, is_hugging_face, kinds_of_splits, split_of_role
 from descend.data.map_dataset import SamplePipeline, SampleReader
 from descend.data.nested_fields import as_rows
 from descend.data.plain_arrays import columns_of
@@ -59,6 +59,7 @@ def object_source(data: Any, options: ReadOptions) -> tuple[str, FileSource] | N
         DataError: there are no samples, they cannot be read, or a stream has too many.
     """
     if (parts := split_of_role(data, options.role)) is not None:
+        options = replace(options, kinds_beside=kinds_of_splits(data))
         data = parts
     if is_hugging_face(data):
         return "hugging face", hugging_face_source(data, options)

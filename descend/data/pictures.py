@@ -1,11 +1,17 @@
-"""Decodes images into arrays (channels, height, width) of uint8, or of uint16 for gray ones of 16 bits.
+"""Decodes images into arrays (channels, height, width) of uint8, or of uint16 where images of a data set have 16 bits.
 
 Pillow does it, or simplejpeg where it is installed and a JPEG is plain: gray or of three channels, without marks of
 cameras. Both are libjpeg-turbo and give the same pixels; simplejpeg takes two thirds of the time, since its pixels are
 an array from the beginning.
 
-Images are gray or RGB, as the first image of a data set is; others are converted to that, of 16 bits to 8 and back by
-the factor 257. A size that is asked for is reached by a bilinear filter over all source pixels of an output pixel, and
+All images of a data set have one form: it is grey if all are, else RGB, and has 16 bits where one has; see
+`image_survey.py`. Grey becomes RGB by repeating it, and 8 bits become
+16 by the factor 257, which loses nothing. Where a conversion would lose something, the image is an error: one with
+colours among grey ones, one that is transparent in places, one of 16 bits among those of 8. `colors=` and `depth=` of
+`read` say the form, and with it that such a loss is meant: colours become the brightness of ITU-R BT.601,
+transparency is left out, 16 bits are divided by 257.
+
+A size that is asked for is reached by a bilinear filter over all source pixels of an output pixel, and
 the sides are scaled independently; a JPEG that is far larger is first decoded at a fraction of its size. The filter is
 torch's, which takes a third of the time of Pillow's and differs by 1 of 255 in a few pixels of a thousand; of 16 bits
 it is Pillow's. Orientation marks of cameras are applied.
@@ -21,24 +27,31 @@ import struct
 import zlib
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from descend.data.file_format import library
 from descend.data.reader_protocol import Field
-from descend.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from descend.data.reader_protocol import Array
 
-__all__ = ["MAX_PIXELS", "ImageForm", "decoded", "form_of_image", "form_of_images", "is_image", "png_bytes"]
+__all__ = [
+    "MAX_PIXELS",
+    "ImageForm",
+    "ImageHeader",
+    "ImageKind",
+    "decoded",
+    "header_of",
+    "is_image",
+    "png_bytes",
+]
 
 MAX_PIXELS = 10**8  # 300 MB as RGB, and 800 MB while it is read
 _PIXELS_AT_ONCE = 2**22
@@ -52,7 +65,10 @@ _BEGINNINGS = (
     b"MM\0*",
     b"\0\0\0\x0cjP  ",
 )
-_TRIED = 100  # first images, of which one must be sound
+_HEAD_BYTES = 512  # of a JPEG 2000, in which its depth is
+CHANNELS = {"grey": 1, "rgb": 3, "rgba": 4}
+_GREY_MODES = ("1", "L", "LA", "La")
+_ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
 _AT_LEAST = 2  # times the size that is asked for, where a JPEG is decoded at a fraction of its size
 _PER_BYTE = 257  # 65,535 / 255
 _JPEG = b"\xff\xd8\xff"
@@ -67,36 +83,62 @@ def is_image(begin: bytes) -> bool:
     return in_box or begin.startswith(_BEGINNINGS)
 
 
+class ImageKind(NamedTuple):
+    """What an image has by its header, or what all of several images fit into.
+
+    Transparency is no part of it: most images with an alpha channel are opaque, which only their pixels show.
+    """
+
+    colors: str  # "grey" or "rgb"
+    depth: int  # 8 or 16 bits a channel
+
+    def joined(self, other: ImageKind) -> ImageKind:
+        """The kind that holds images of both."""
+        return ImageKind(max(self.colors, other.colors), max(self.depth, other.depth))
+
+
 @dataclass(frozen=True)
 class ImageForm:
     """What all images of a data set are decoded to.
 
     Args:
-        mode: Pillow's name of the kind of pixels: "L", "RGB" or "I;16".
+        colors: "grey", "rgb" or "rgba".
+        depth: Bits of a channel, 8 or 16.
         size: Height and width.
         scaled: Whether images of another size are scaled; False refuses them.
+        may_lose: "colors" where colours and transparency may be lost, "depth" where bits may.
     """
 
-    mode: str
+    colors: str
+    depth: int
     size: tuple[int, int]
     scaled: bool
+    may_lose: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        return f"{self.colors}, {self.depth} bits"
+
+    @property
+    def kind(self) -> ImageKind:
+        """The kind of images that fit into it without a loss."""
+        return ImageKind(self.colors.removesuffix("a"), self.depth)
 
     @property
     def field(self) -> Field:
         """The field of an image."""
-        dtype = np.dtype(np.uint16 if self.mode == "I;16" else np.uint8)
-        return Field((3 if self.mode == "RGB" else 1, *self.size), dtype)
+        dtype = np.dtype(np.uint16 if self.depth == 16 else np.uint8)
+        return Field((CHANNELS[self.colors], *self.size), dtype)
 
     def decode(self, content: Path | bytes) -> Array:
         """An image as an array of this form.
 
         Raises:
-            ValueError: it is of another size and is not to be scaled, or has too many pixels.
+            ValueError: it is of another size and is not to be scaled, has too many pixels, or would lose something.
             OSError: it is damaged.
         """
         content = _with_bytes(content)
-        if self.mode != "I;16":
-            colors = "GRAY" if self.mode == "L" else "RGB"
+        if self.depth == 8 and self.colors != "rgba":
+            colors = "GRAY" if self.colors == "grey" else "RGB"
             plain = _plain_jpeg(content, colors, self._fraction if self.scaled else None)
             if plain is not None:
                 return self._fitted(plain, plain.shape[:2])
@@ -108,12 +150,65 @@ class ImageForm:
             if self.scaled and image.format == "JPEG":
                 longest = max(self.size)
                 image.draft(None, (_AT_LEAST * longest, _AT_LEAST * longest))
+            if "depth" not in self.may_lose:
+                _check_depth(image, "pass depth=8 to read the higher 8 bits of each")
             turned = _upright(image)
             size = (turned.height, turned.width)
-            if self.mode == "I;16" and self.scaled and size != self.size:
-                deep = turned if turned.mode == self.mode else _converted(turned, self.mode)
-                turned = deep.resize(self.size[::-1], library("PIL.Image", "reading an image").Resampling.BILINEAR)
-            return _array_of(turned, self.mode).astype(self.field.dtype, copy=False), size
+            pixels = _in_strips(turned, self._converted)
+        if self.depth == 16 and self.scaled and size != self.size:
+            pixels = _scaled_deep(pixels, self.size)
+        return pixels, size
+
+    def _converted(self, image: Any) -> Array:
+        """The pixels of an image, or of a part of it.
+
+        Raises:
+            ValueError: something would be lost that may not be.
+        """
+        _check_bits(image)
+        alpha = _alpha_of(image) if self.colors == "rgba" or "colors" not in self.may_lose else None
+        if self.colors != "rgba" and alpha is not None and alpha.size and int(alpha.min()) < 255:
+            raise ValueError(
+                f"the image must be opaque, as the data set is read ({self}), got transparent pixels: pass "
+                f"colors='rgba' to read the transparency of all, or colors='{self.colors}' to leave it out"
+            )
+        pixels = self._of_depth(self._of_colors(image), _is_deep(image))
+        if self.colors != "rgba":
+            return pixels
+        opaque = np.full((image.height, image.width), 255, np.uint8)
+        return np.dstack([pixels, self._of_depth(opaque if alpha is None else alpha, deep=False)])
+
+    def _of_colors(self, image: Any) -> Array:
+        """The pixels (height, width) or (height, width, 3), of the depth that the image has."""
+        grey = image.mode in _GREY_MODES or _is_deep(image)
+        if _is_deep(image):
+            pixels = np.array(image).astype(np.uint16, copy=False)
+        elif grey:
+            pixels = _in_mode(image, "L")
+        elif self.colors == "grey" and "colors" in self.may_lose:
+            return _in_mode(image, "L")
+        else:
+            pixels = _in_mode(image, "RGB")
+        if self.colors != "grey":
+            return np.dstack([pixels] * 3) if grey else pixels
+        if not grey and not (pixels == pixels[..., :1]).all():
+            raise ValueError(
+                f"the image must be grey, as the data set is read ({self}), got colours: pass colors='rgb' to read all "
+                "with their colours, or colors='grey' to lose these"
+            )
+        return pixels if grey else np.ascontiguousarray(pixels[..., 0])
+
+    def _of_depth(self, pixels: Array, deep: bool) -> Array:
+        if deep == (self.depth == 16):
+            return pixels
+        if not deep:
+            return pixels.astype(np.uint16) * np.uint16(_PER_BYTE)
+        if "depth" not in self.may_lose and (pixels % _PER_BYTE).any():
+            raise ValueError(
+                f"the image must have 8 bits, as the data set is read ({self}), got 16: pass depth=16 to read all with "
+                "16, or depth=8 to round these"
+            )
+        return ((pixels.astype(np.uint32) + _PER_BYTE // 2) // _PER_BYTE).astype(np.uint8)
 
     def _fraction(self, height: int, width: int) -> int:
         """What the sides of a JPEG are divided by when it is decoded; libjpeg knows a half, a quarter, an eighth.
@@ -134,6 +229,15 @@ class ImageForm:
             )
         x = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
         return np.ascontiguousarray(x) if x.shape[1:] == self.size else _scaled(x, self.size)
+
+
+def _scaled_deep(pixels: Array, size: tuple[int, int]) -> Array:
+    """Pixels (height, width) or (height, width, channels) of 16 bits in another size."""
+    pillow = library("PIL.Image", "reading an image")
+    planes = [pixels] if pixels.ndim == 2 else [pixels[..., channel] for channel in range(pixels.shape[2])]
+    images = [pillow.fromarray(np.ascontiguousarray(plane)) for plane in planes]
+    small = [np.asarray(image.resize(size[::-1], pillow.Resampling.BILINEAR)) for image in images]
+    return small[0].astype(np.uint16) if pixels.ndim == 2 else np.dstack(small).astype(np.uint16, copy=False)
 
 
 def _scaled(x: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -159,8 +263,10 @@ def decoded(content: Path | bytes) -> NDArray[np.uint8]:
     with _opened(content) as image:
         if image.mode.startswith(("I", "F")):
             raise ValueError(f"the image has pixels '{image.mode}' of more than 8 bits; store it with 8 bits a channel")
+        _check_depth(image, "store it with 8 bits a channel")
         turned = _upright(image)
-        array = _array_of(turned, "L" if turned.mode in ("1", "L") else "RGB")
+        mode = "L" if turned.mode in ("1", "L") else "RGB"
+        array = _in_strips(turned, lambda part: _in_mode(part, mode))
         del image, turned  # their memory
     return array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1))
 
@@ -237,44 +343,27 @@ def _check_size(width: int, height: int) -> None:
         raise ValueError(f"the image promises {width} x {height} pixels; at most {MAX_PIXELS:,} are read")
 
 
-def form_of_images(
-    contents: Iterable[Path | bytes | None], size: tuple[int, int] | None, place: Callable[[int], str]
-) -> ImageForm:
-    """The form of a data set with these first images: that of the first one that can be opened.
+class ImageHeader(NamedTuple):
+    """What the header of an image says."""
 
-    Args:
-        contents: Of the samples in order, as far as they are needed; None where there is none.
-        size: The height and width that was asked for.
-        place: Names a sample.
-
-    Raises:
-        DataError: none can be opened; the message is about the first.
-    """
-    first: DataError | None = None
-    for sample, content in enumerate(islice(contents, _TRIED)):
-        try:
-            if content is None:
-                raise DataError(f"sample {sample} ({place(sample)}) has no image")
-            return form_of_image(content, size, f"sample {sample} ({place(sample)})")
-        except DataError as error:
-            first = first or error
-    raise first or DataError("there are no images")
+    kind: ImageKind
+    size: tuple[int, int]  # height and width as it is shown
+    in_memory: int = 0  # bytes that had to be read
 
 
-def form_of_image(content: Path | bytes, size: tuple[int, int] | None, place: str) -> ImageForm:
-    """The form of a data set with this first image; `size` is the height and width that was asked for.
+def header_of(content: Path | bytes) -> ImageHeader:
+    """The kind of an image, and its size, without its pixels.
 
     Raises:
-        DataError: it cannot be read.
+        ValueError: it has 32 bits a channel, or too many pixels.
+        OSError, SyntaxError: it is damaged.
     """
-    try:
-        with _opened(content) as image:
-            mode = "L" if image.mode in ("1", "L") else "I;16" if image.mode.startswith("I;16") else "RGB"
-            turned = image.getexif().get(_ORIENTATION, 1) >= 5  # on its side
-            own = (image.width, image.height) if turned else (image.height, image.width)
-            return ImageForm(mode, size or own, size is not None)
-    except (OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"{place} is the first image and cannot be read: {error}") from error
+    with _opened(content) as image:
+        _check_bits(image)
+        turned = image.getexif().get(_ORIENTATION, 1) >= 5  # on its side
+        size = (image.width, image.height) if turned else (image.height, image.width)
+        colors = "grey" if _is_deep(image) or image.mode in _GREY_MODES else "rgb"
+        return ImageHeader(ImageKind(colors, 16 if _is_deep(image) or _is_cut(image) else 8), size)
 
 
 def _opened(content: Path | bytes) -> Any:
@@ -299,38 +388,84 @@ def _upright(image: Any) -> Any:
     return library("PIL.ImageOps", "reading an image").exif_transpose(image)
 
 
-def _array_of(image: Any, mode: str) -> Array:
-    """The pixels (height, width) or (height, width, channels) of an image in a mode of Pillow's.
+def _is_deep(image: Any) -> bool:
+    return image.mode.startswith("I;16")
+
+
+def _check_bits(image: Any) -> None:
+    if image.mode.startswith(("I", "F")) and not _is_deep(image):
+        raise ValueError(f"the image has pixels '{image.mode}' of 32 bits; store it with 8 or 16 bits a channel")
+
+
+def _is_cut(image: Any) -> bool:
+    """Whether an image has more bits a channel than Pillow's pixels of it: 16 of several channels.
+
+    Must be asked before its pixels are loaded, when it is known how they are decoded.
+    """
+    if _is_deep(image) or not getattr(image, "tile", None):
+        return False
+    if image.format == "JPEG2000":
+        return _bits_of_jpeg_2000(image.fp) > 8
+    decoder, *_, how = image.tile[0]
+    raw, *more = how if isinstance(how, tuple) and how else (how,)
+    if decoder.startswith("ppm"):
+        return bool(more) and more[0] > 255  # the largest value
+    return decoder == "SGI16" or (isinstance(raw, str) and ";16" in raw)
+
+
+def _bits_of_jpeg_2000(file: BinaryIO) -> int:
+    """Bits of a channel: of the box "ihdr", or of the marker SIZ where there are no boxes; T.800, A.5.1 and I.5.3.1."""
+    before = file.tell()
+    file.seek(0)
+    begin = file.read(_HEAD_BYTES)
+    file.seek(before)
+    boxed = begin.find(b"ihdr")
+    at = boxed + 14 if boxed >= 0 else begin.find(b"\xff\x51") + 40
+    return (begin[at] & 0x7F) + 1 if at < len(begin) else 8
+
+
+def _check_depth(image: Any, remedy: str) -> None:
+    if _is_cut(image):
+        raise ValueError(f"the image has {len(image.getbands())} channels of 16 bits, and 8 of each are read: {remedy}")
+
+
+def _alpha_of(image: Any) -> Array | None:
+    """How opaque each pixel is, from 0 to 255; None of an image without transparency."""
+    if image.mode in _ALPHA_MODES:
+        has_alpha = image if image.mode in ("LA", "RGBA") else image.convert("RGBA")
+        return np.asarray(has_alpha.getchannel("A"))
+    if (key := image.info.get("transparency")) is None:
+        return None
+    if _is_deep(image):  # Pillow has no alpha beside 16 bits
+        return np.where(np.asarray(image) == key, 0, 255).astype(np.uint8)
+    return np.asarray(image.convert("RGBA").getchannel("A"))
+
+
+def _in_mode(image: Any, mode: str) -> Array:
+    return np.array(image if image.mode == mode else _without_key(image).convert(mode))
+
+
+def _without_key(image: Any) -> Any:
+    """An image with alpha in place of a transparent colour: Pillow warns of a palette that is converted otherwise."""
+    return image.convert("RGBA") if image.mode == "P" and "transparency" in image.info else image
+
+
+def _in_strips(image: Any, pixels: Callable[[Any], Array]) -> Array:
+    """The pixels (height, width) or (height, width, channels) of an image, by a function of a part of it.
 
     Large images are converted some rows at a time: Pillow holds 4 bytes a pixel, and twice as many while it converts.
     """
     rows = max(1, _PIXELS_AT_ONCE // max(1, image.width))
     if image.height <= rows:
-        return np.array(image if image.mode == mode else _converted(image, mode))
+        return pixels(image)
     image.load()
     whole: Array | None = None
     for top in range(0, image.height, rows):
-        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
-        part = np.asarray(strip if strip.mode == mode else _converted(strip, mode))
+        part = pixels(image.crop((0, top, image.width, min(top + rows, image.height))))
         whole = np.empty((image.height, *part.shape[1:]), part.dtype) if whole is None else whole
         whole[top : top + len(part)] = part
     assert whole is not None
     return whole
-
-
-def _converted(image: Any, mode: str) -> Any:
-    deep = image.mode.startswith("I;16")
-    if image.mode.startswith(("I", "F")) and not deep:
-        raise ValueError(f"the image has pixels '{image.mode}' of 32 bits; store it with 8 or 16 bits a channel")
-    if deep != mode.startswith("I;16"):  # Pillow would cut values off, or leave them as they are
-        pillow = library("PIL.Image", "reading an image")
-        if not deep:
-            return pillow.fromarray(np.asarray(_converted(image, "L")).astype(np.uint16) * np.uint16(_PER_BYTE))
-        eight = (np.asarray(image).astype(np.uint32) + _PER_BYTE // 2) // _PER_BYTE
-        image = pillow.fromarray(eight.astype(np.uint8))
-    if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")
-    return image.convert(mode)
 
 
 def png_bytes(pixels: NDArray[np.uint8]) -> bytes:

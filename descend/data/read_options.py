@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from descend.arguments import shown
-from descend.data.file_format import ReadOptions
+from descend.data.file_format import option_names
 from descend.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["parsed_options"]
 
 _LISTS = ("fields", "columns", "classes", "key", "target", "missing", "text")
-_TEXTS = ("separator", "tokenizer", "label", "format", "role", "quote", "escape", "comment", "encoding")
+_TEXTS = ("separator", "tokenizer", "label", "format", "role", "quote", "escape", "comment", "encoding", "colors")
 _ESCAPES = {"\\t": "\t", "\\n": "\n"}
 
 
@@ -26,7 +25,7 @@ def parsed_options(words: Iterable[str]) -> dict[str, Any]:
     Raises:
         ConfigurationError: a word is not NAME=VALUE, an option does not exist, or one comes twice.
     """
-    known = ["fields", *(field.name for field in fields(ReadOptions))]
+    known = ["fields", "role", "target", *option_names()]
     found: dict[str, Any] = {}
     for word in words:
         name, equal, text = word.partition("=")

@@ -1,7 +1,7 @@
 """Samples on disk as they are after decoding, so that later epochs and runs map them instead of decoding again.
 
 A cache is two files in a folder, `KEY.samples` with a record of fixed size for each sample and `KEY.index` with a
-checksum for each, 0 where there is none yet. KEY stands for the files (path, size, time of change), the options of the
+checksum for each, 0 where there is none yet. KEY stands for the files (path, size, times of change), the options of the
 caller and the form of the samples, so changed data or settings have another cache.
 
 Several processes may use a cache at once. A record is written before its checksum, and the content of a sample is the
@@ -18,7 +18,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 import zlib
 from dataclasses import fields
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from descend.data.cache_folder import cache_folder, make_private
 from descend.data.wrapped_source import WrappedSource
 from descend.errors import ConfigurationError, warn
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CachedSource", "cached"]
 
-_FORM = 2  # of the files; another one has other keys
+_FORM = 3  # of the files and of what is in them; another one has other keys
 _OURS = re.compile(r"([0-9a-f]{32})\.(samples|index)")
 _NOT_OF_CONTENT = ("cache", "cache_bytes", "role", "target", "skip_bad")
 
@@ -60,9 +60,6 @@ def cached(source: FileSource, paths: Sequence[Path], options: ReadOptions) -> F
     """
     if options.tokenizer is not None and not isinstance(options.tokenizer, str):
         raise ConfigurationError("read: cache= needs a tokenizer that is named by a file, to know it again")
-    home = Path(os.environ.get("HOME") or tempfile.gettempdir())  # a container may have no home
-    default = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "descend" / "samples"
-    folder = default if isinstance(options.cache, bool) else Path(options.cache)
     text = [name for name, one in source.fields.items() if one.dtype.itemsize == 0 or one.dtype.hasobject]
     if text:
         raise ConfigurationError(
@@ -79,8 +76,16 @@ def cached(source: FileSource, paths: Sequence[Path], options: ReadOptions) -> F
     if isinstance(options.tokenizer, str) and Path(options.tokenizer).is_file():
         files = [*files, Path(options.tokenizer)]
     key = _key(files, options, record, capacity)
+    folder: Path | str = "~/.cache" if isinstance(options.cache, bool) else Path(options.cache)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(folder, Path):  # of which the caller knows who else uses it
+            folder.mkdir(parents=True, exist_ok=True)
+        elif not make_private(folder := cache_folder("samples")):
+            warn(
+                f"cache=True is not used: {folder} is not of this user alone, and others could have put samples into "
+                "it; take their right to write away (chmod go-w), or name a folder by cache="
+            )
+            return source
         _make_room(folder, key, options.cache_bytes - capacity * (record.itemsize + 4))
         for ending, size in (("samples", record.itemsize), ("index", 4)):
             with (folder / f"{key}.{ending}").open("ab") as file:
@@ -97,7 +102,8 @@ def _key(files: Sequence[Path], options: ReadOptions, record: np.dtype[Any], cap
     digest = hashlib.sha256(json.dumps([_FORM, settings, str(record.descr), capacity], default=str).encode())
     for path in files:
         state = path.stat()
-        digest.update(f"{path.resolve()}\n{state.st_size}\n{state.st_mtime_ns}\n".encode())
+        times = f"{state.st_mtime_ns}\n{state.st_ctime_ns}"  # programs set the first one, and none the second
+        digest.update(f"{path.resolve()}\n{state.st_size}\n{times}\n".encode())
     return digest.hexdigest()[:32]
 
 

@@ -8,6 +8,7 @@ Up to `limit` samples of each role are read, chosen at random with a fixed seed 
     out of range    a number is farther from the median than a thousand times the middle half of the values is wide
     constant        a field has the same value in all samples
     labels          integers that name classes are negative, or some between 0 and the largest one never come
+    form            images of two roles differ in shape or type
     duplicate       samples have the same content
     leak            samples of two roles have the same content
 
@@ -212,7 +213,7 @@ class Survey:
         samples: The first samples, each a field by name.
         texts: The text of packed tokens in these, where the data are text.
         left_out: Fields that cannot be read, with the reason.
-        notes: What is suspicious in the files, in sentences.
+        notes: Lines that a run begins with: what is skipped of the files, and what is suspicious in them.
         pixels: Fields that hold images.
         problems: What is probably wrong.
     """
@@ -294,7 +295,7 @@ def survey(
         {},
         [],
         [],
-        first.left_out,
+        {name: why for reader in list(readers.values())[::-1] for name, why in reader.left_out.items()},
         list(dict.fromkeys(note for reader in readers.values() for note in reader.notes)),
         first.pixels,
         [],
@@ -304,6 +305,7 @@ def survey(
         looked = contents[role] = _Contents()
         made.fields[role] = _looked_at(reader, role, limit, made, looked)
         made.problems += _of_fields(made.fields[role], role, _targets(reader))
+    made.problems += _other_forms(readers)
     made.problems += _same_contents(readers, contents)
     made.speed = samples_per_second(first, seconds)
     if transforms:
@@ -425,6 +427,17 @@ def _of_fields(fields: Mapping[str, FieldSummary], role: str, targets: Sequence[
         if is_class and (wrong := _wrong_labels(sorted(one.values or ()))):
             found.append(Problem("labels", f"'{name}' {wrong}", role, name))
     return found
+
+
+def _other_forms(readers: Mapping[str, FileReader]) -> Iterator[Problem]:
+    """Images of a role that have another shape or type than those of the first one."""
+    (first, known), *others = readers.items()
+    for role, reader in others:
+        for name in sorted(reader.pixels & known.pixels):
+            own, wanted = reader.fields[name], known.fields[name]
+            if (own.shape, own.dtype) != (wanted.shape, wanted.dtype):
+                text = f"'{name}' is {own.shape} of {own.dtype}, and {wanted.shape} of {wanted.dtype} for '{first}'"
+                yield Problem("form", text, role, name)
 
 
 def _is_constant(one: FieldSummary) -> bool:

@@ -195,8 +195,8 @@ def text_parts(found: Survey) -> list[str | TextTable]:
     for role, fields in found.fields.items():
         lines += ["", *([role] if len(found.fields) > 1 else [])]
         lines.append(TextTable([_HEADS, *(_row(name, one) for name, one in fields.items())]))
-    lines += ["", *(f"left out: '{printable(name)}': {printable(why)}" for name, why in found.left_out.items())]
-    lines += map(printable, found.notes)
+    lines += ["", *map(printable, found.notes)]
+    lines += [*(f"left out: '{printable(name)}': {printable(why)}" for name, why in found.left_out.items())]
     for number, text in enumerate(found.texts[:3]):
         lines.append(f"sample {number}: {printable(shortened(text, _TEXT))}")
     if not found.texts:
@@ -276,11 +276,11 @@ def _pixels(name: str, value: Array, found: Survey) -> Any:
     """An image (height, width) or (height, width, 3) of at most `_IMAGE_SIDE` a side; None for what is none."""
     shape = np.shape(value)
     is_plane = len(shape) == 2 and value.dtype == np.uint8 and min(shape) > 3
-    if not is_plane and (name not in found.pixels or len(shape) != 3 or shape[0] not in (1, 3)):
+    if not is_plane and (name not in found.pixels or len(shape) != 3 or shape[0] not in (1, 3, 4)):
         return None
     planes = value[None] if is_plane else value
     step = -(-max(planes.shape[1:]) // _IMAGE_SIDE)
-    planes = planes[:, ::step, ::step]
+    planes = planes[:3, ::step, ::step]  # without transparency
     if planes.dtype != np.uint8:
         planes = (planes / np.iinfo(planes.dtype).max * 255).astype(np.uint8)
     return np.ascontiguousarray(planes[0] if len(planes) == 1 else planes.transpose(1, 2, 0))

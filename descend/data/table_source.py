@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend.data.arrow_columns import bounds_of, flattened
 from descend.data.arrow_source import ROW_NUMBERS, ArrowSource, Chunk
-from descend.data.file_format import check_used, library
+from descend.data.file_format import IMAGE_OPTIONS, check_used, library
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["table_source"]
 
-_USES = frozenset({"columns", "length", "image_size", "text"})
+_USES = frozenset({"columns", "length", "text"}) | IMAGE_OPTIONS
 _ROWS_AT_ONCE = 65_536
 
 

@@ -1,19 +1,8 @@
-"""Where the members of a tar file are: one pass over its headers, without the contents.
+"""The samples of a tar file: members with the same name before the first dot, and where their contents are.
 
-    bytes 0 to 99       name                    345 to 499   what goes before the name, and a slash ("ustar")
-    bytes 124 to 135    size, octal digits; or a big-endian number where the first bit is set
-    bytes 148 to 155    sum of the bytes of the header, these eight being spaces, in octal digits
-    byte 156            type: "0", "7" or a zero byte for a file; "L" for a long name of the next member; "x" for
-                        settings of the next member ("LENGTH NAME=VALUE" lines), of which `path` and `size` matter
-
-The content of a member follows its header and is filled up to a multiple of 512 bytes. Nothing is ever extracted, so
-names lead nowhere; a file that has absolute ones, or ones with "..", is refused all the same, since no program that
-writes data sets makes such names and one that unpacks the file may follow them. Links and devices are passed over.
-
-Python's `tarfile` reads names and settings of any length that a header promises into memory; here both are bounded.
-
-Source: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/pax.html ("ustar Interchange Format", "pax Extended
-Header"); the long names are GNU's, https://www.gnu.org/software/tar/manual/html_node/Standard.html
+Contents are read by their places and nothing is ever extracted, so names lead nowhere; a file that has absolute ones,
+or ones with "..", is refused all the same, since no program that writes data sets makes such names and one that unpacks
+the file may follow them. Devices, hidden files and names without an ending are skipped and counted.
 """
 
 from __future__ import annotations
@@ -25,168 +14,32 @@ import os
 import tempfile
 import time
 import zipfile
-import zlib
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from descend.arguments import shown
+from descend.data.cache_folder import cache_folder, is_private, make_private
+from descend.data.tar_members import Member, members_of, name_before, targets_of
 from descend.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["MEMBER_BYTES", "Member", "ShardIndex", "index_of", "key_and_ending", "members_of", "name_before"]
+__all__ = ["MEMBER_BYTES", "ShardIndex", "index_of", "key_and_ending"]
 
 MEMBER_BYTES = 2**30  # no content may be longer: a hole in a file can have any size
 KEPT_SECONDS = 1.0
 KEPT_BYTES = 2**30
-_BLOCK = 512
-_ADLER_MODULUS = 65_521
-MAX_PASSED_OVER = 2**17
-_NAME_BYTES = 2**16  # of a long name, or of the settings of a member
-_READ_AT_ONCE = 2**16
-_REGULAR = (b"0", b"\0", b"7")
+_LISTED, _NAME_LISTED = 4, 200  # names of skipped members of a kind, and their characters
 _ENDINGS = 256  # of the members of a file
 _MOST_BY_KEY = 2**20  # samples whose keys are held
-_PASSED_OVER = (
-    b"1",
-    b"2",
-    b"3",
-    b"4",
-    b"5",
-    b"6",
-    b"g",
-    b"K",
-)  # links, devices, folders, defaults
-
-
-class Member(NamedTuple):
-    """A file within a tar file."""
-
-    name: str
-    offset: int  # of its content
-    size: int  # in bytes
-
-
-class _Window:
-    """Reads short stretches in increasing order with few system calls."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor, self._begin, self._content = descriptor, 0, b""
-
-    def read(self, offset: int, count: int) -> bytes:
-        at = offset - self._begin
-        if not 0 <= at <= len(self._content) - count:
-            self._begin, at = offset, 0
-            self._content = os.pread(self._descriptor, max(count, _READ_AT_ONCE), offset)
-        return self._content[at : at + count]
-
-
-def members_of(path: Path) -> Iterator[Member]:
-    """The files in a tar file, in its order.
-
-    Raises:
-        DataError: it is not a tar file, is damaged, ends within a member or a header, or has sparse members.
-    """
-    with path.open("rb") as file:
-        whole = os.fstat(file.fileno()).st_size
-        window, offset, settings, passed_over = _Window(file.fileno()), 0, dict[str, str](), 0
-        while offset < whole:
-            header = window.read(offset, _BLOCK)
-            if len(header) < _BLOCK:
-                raise DataError(f"{path} ends within the header of a member, at byte {whole:,}; fetch the file again")
-            if not header.strip(b"\0"):
-                return
-            size, kind = _size(header, path, offset), header[156:157]
-            if kind in _REGULAR and "size" in settings:
-                size = _number(settings["size"], path, offset)
-            begin, offset = offset + _BLOCK, offset + _BLOCK + -(-size // _BLOCK) * _BLOCK
-            if begin + size > whole:
-                raise DataError(
-                    f"{path} is truncated: a member that begins at byte {begin:,} has {size:,} bytes, and the file "
-                    f"ends at {whole:,}; fetch it again"
-                )
-            if kind in (b"L", b"x"):
-                if size > _NAME_BYTES:
-                    raise DataError(f"{path}: a name at byte {begin:,} has {size:,} bytes; at most {_NAME_BYTES:,} do")
-                settings |= _settings(window.read(begin, size), kind, path, begin)
-                continue
-            if kind in _REGULAR:
-                if any(name.startswith("GNU.sparse") for name in settings):
-                    raise DataError(f"{path}: the member at byte {begin:,} is sparse; write it without --sparse")
-                yield Member(settings.get("path") or _name(header), begin, size)
-            elif kind in _PASSED_OVER:
-                passed_over += 1
-                if passed_over > MAX_PASSED_OVER:
-                    raise DataError(
-                        f"{path} has more than {MAX_PASSED_OVER:,} links, folders and devices, of which none is read; "
-                        "write the files alone"
-                    )
-            elif kind == b"S":
-                raise DataError(f"{path}: the member at byte {begin:,} is sparse; write it without --sparse")
-            else:
-                raise DataError(f"{path}: the member at byte {begin:,} is of the unknown type {kind!r}")
-            settings = settings if kind == b"K" else {}
-        raise DataError(
-            f"{path} is truncated: behind its last member the two blocks of zeros are missing that end a tar file; "
-            "fetch it again, or if it is whole, end it by 'truncate -s +1024 FILE'"
-        )
-
-
-def _size(header: bytes, path: Path, offset: int) -> int:
-    """The size in a header, whose sum is checked."""
-    # The lower half of Adler's sum is one more than that of the bytes, by a modulus; `sum` takes ten times as long.
-    total = (zlib.adler32(header) & 0xFFFF) - 1 - sum(header[148:156]) + 8 * 32
-    digits = header[148:156].strip(b" \0")
-    if digits.strip(b"01234567") or not digits or (int(digits, 8) - total) % _ADLER_MODULUS:
-        what = "is not a tar file" if offset == 0 else f"is damaged at byte {offset:,}"
-        raise DataError(f"{path} {what}: a header does not have the sum that it promises")
-    field = header[124:136]
-    if field[0] & 0x80:
-        return int.from_bytes(field, "big") & ~(0xFF << 88)
-    octal = field.strip(b" \0") or b"0"
-    if octal.strip(b"01234567"):
-        raise DataError(f"{path} is damaged at byte {offset:,}: the size {octal!r} is not an octal number")
-    return int(octal, 8)
-
-
-def _number(text: str, path: Path, offset: int) -> int:
-    if not text.isdecimal() or len(text) > 20:
-        raise DataError(f"{path}: a member at byte {offset:,} has the size {text[:30]!r}; expected a number of bytes")
-    return int(text)
-
-
-def _name(header: bytes) -> str:
-    name = header[:100].split(b"\0", 1)[0]
-    before = header[345:500].split(b"\0", 1)[0] if header[257:262] == b"ustar" and header[263:265] == b"00" else b""
-    return (before + b"/" + name if before else name).decode("utf-8", "replace")
-
-
-def _settings(content: bytes, kind: bytes, path: Path, offset: int) -> dict[str, str]:
-    if kind == b"L":
-        return {"path": content.rstrip(b"\0").decode("utf-8", "replace")}
-    found: dict[str, str] = {}
-    while content.strip(b"\0"):
-        digits, _, _ = content.partition(b" ")
-        length = int(digits) if digits.isdigit() and len(digits) < 8 else 0
-        name, equal, value = content[len(digits) + 1 : length].partition(b"=")
-        if not equal or not value.endswith(b"\n"):
-            raise DataError(f"{path} is damaged: the settings of a member at byte {offset:,} cannot be read")
-        found[name.decode("utf-8", "replace")] = value[:-1].decode("utf-8", "replace")
-        content = content[length:]
-    return found
-
-
-def name_before(path: Path, offset: int) -> str:
-    """The name in the header before a content; of a long one its end or its beginning alone."""
-    with path.open("rb") as file:
-        return _name(os.pread(file.fileno(), _BLOCK, offset - _BLOCK))
+_FORM = 2  # of indices that are kept; those of another one are not believed
 
 
 def key_and_ending(name: str) -> tuple[str, str]:
@@ -205,37 +58,53 @@ class ShardIndex:
         endings: What samples have, in the order in which it first comes.
         offsets: (samples, endings) where each content begins; −1 where a sample lacks one.
         sizes: (samples, endings) in bytes.
+        keys: Of samples that have a link, by their number; those of others are in the file.
+        skipped: Names of members that are of no sample, by the kind of reason: some of them, and how many.
+        members: How many members there are, without folders.
     """
 
     path: Path
     endings: tuple[str, ...]
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
+    keys: Mapping[int, str] = field(default_factory=dict[int, str])
+    skipped: Mapping[str, tuple[Sequence[str], int]] = field(default_factory=dict[str, "tuple[Sequence[str], int]"])
+    members: int = 0
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def key(self, row: int) -> str:
+        """The name of a sample."""
+        if (of_link := self.keys.get(row)) is not None:
+            return of_link
+        begin = min(offset for offset in self.offsets[row].tolist() if offset >= 0)
+        return key_and_ending(name_before(self.path, begin))[0]
 
 
 def index_of(path: Path) -> ShardIndex:
     """Read the headers of a tar file, or what was kept of an earlier time, as long as its size and time are the same.
 
     Indices whose making took more than `KEPT_SECONDS` are kept in `$XDG_CACHE_HOME/descend/tar` (`~/.cache`), up to
-    `KEPT_BYTES` in all, those used last.
+    `KEPT_BYTES` in all, those used last; nowhere if other users may write into that folder.
 
     Raises:
         DataError: the file is damaged, a sample has two members with the same ending, or one is too long.
     """
     state = path.stat()
-    name = hashlib.sha256(f"{path.resolve()}\n{state.st_size}\n{state.st_mtime_ns}".encode()).hexdigest()[:32]
-    home = Path(os.environ.get("HOME") or tempfile.gettempdir())  # a container may have no home
-    kept = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "descend" / "tar" / f"{name}.npz"
-    if (found := _loaded(path, kept, state.st_size)) is not None:
+    # Programs set the time of change of the content as they like, but not that of the file.
+    known = (_FORM, path.resolve(), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+    name = hashlib.sha256("\n".join(map(str, known)).encode()).hexdigest()[:32]
+    folder = cache_folder("tar")
+    kept = folder / f"{name}.npz"
+    if is_private(folder) and (found := _loaded(path, kept, state.st_size)) is not None:
         return found
     begin = time.monotonic()
     made = _made(path)
     if time.monotonic() - begin > KEPT_SECONDS:
         with contextlib.suppress(OSError):  # a folder that cannot be written costs time alone
-            _keep(made, kept)
+            if make_private(folder):
+                _keep(made, kept)
     return made
 
 
@@ -243,23 +112,35 @@ def _loaded(path: Path, kept: Path, size: int) -> ShardIndex | None:
     """The index in a file; None if there is none that can be used."""
     try:
         with np.load(kept, allow_pickle=False) as archive:
-            endings = tuple(json.loads(archive["endings"].tobytes()))
+            about = json.loads(archive["about"].tobytes())
             offsets, sizes = archive["offsets"], archive["sizes"]
+        endings, keys = tuple(about["endings"]), {int(row): str(key) for row, key in about["keys"].items()}
+        skipped = {str(kind): (list(names), int(count)) for kind, (names, count) in about["skipped"].items()}
+        is_known = about["form"] == _FORM
+        members = int(about["members"])
         os.utime(kept)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, EOFError):
         return None
     fits = offsets.shape == sizes.shape == (len(offsets), len(endings)) and offsets.dtype == sizes.dtype == np.int64
-    if not fits or (offsets.size and ((sizes < 0) | (offsets < -1) | (offsets + sizes > size)).any()):
+    if not is_known or not fits:
         return None
-    return ShardIndex(path, endings, offsets, sizes)
+    if offsets.size and ((sizes < 0) | (offsets < -1) | (offsets + sizes > size)).any():
+        return None
+    return ShardIndex(path, endings, offsets, sizes, keys, skipped, members)
 
 
 def _keep(index: ShardIndex, kept: Path) -> None:
-    kept.parent.mkdir(parents=True, exist_ok=True)
+    about = {
+        "form": _FORM,
+        "endings": index.endings,
+        "keys": dict(index.keys),
+        "skipped": dict(index.skipped),
+        "members": index.members,
+    }
     handle, temporary = tempfile.mkstemp(dir=kept.parent, suffix=".part")
     with os.fdopen(handle, "wb") as file:
-        endings = np.frombuffer(json.dumps(index.endings).encode(), np.uint8)
-        np.savez(file, endings=endings, offsets=index.offsets, sizes=index.sizes)
+        content = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        np.savez(file, about=content, offsets=index.offsets, sizes=index.sizes)
     Path(temporary).replace(kept)
     held = 0
     for file in sorted(kept.parent.glob("*.npz"), key=lambda file: file.stat().st_mtime, reverse=True):
@@ -279,43 +160,110 @@ def _made(path: Path) -> ShardIndex:
     return found
 
 
-def _indexed(path: Path, by_key: bool) -> ShardIndex:
-    """The samples: consecutive members with the same key, or all those of a file with it as far as they differ."""
-    columns: dict[str, tuple[array[int], array[int]]] = {}
-    rows: dict[str, int] = {}
-    count, current, row = 0, None, 0
-    for member in members_of(path):
-        key, ending = key_and_ending(member.name)
-        if not ending or not key.rpartition("/")[2]:
-            continue  # a README, a hidden file
-        if member.name.startswith("/") or ".." in member.name.split("/"):
+class _Columns:
+    """The members of samples, an ending a column, as they are found.
+
+    Args:
+        path: Of the tar file.
+        by_key: Whether members that are apart are of one sample if they have its key; else consecutive ones are.
+    """
+
+    def __init__(self, path: Path, by_key: bool) -> None:
+        self._path, self._by_key = path, by_key
+        self._columns: dict[str, tuple[array[int], array[int]]] = {}
+        self._rows: dict[str, int] = {}
+        self._count, self._current, self._row = 0, "", -1
+        self.links: list[tuple[Member, int, str]] = []  # with the row and the ending
+
+    def add(self, member: Member, key: str, ending: str) -> None:
+        """Note where a member is; a link as -2, -3, ... until it is known where it leads.
+
+        Raises:
+            DataError: there are too many endings, or two members of a sample with one.
+        """
+        offsets, sizes = self._columns.setdefault(ending, (array("q"), array("q")))
+        if len(self._columns) > _ENDINGS:
             raise DataError(
-                f"{path}: sample {count if key != current else count - 1} has a member {shown(member.name)}, a name "
-                "that leads out of the folder into which the file is unpacked; write it with names like '0001.jpg'"
+                f"{self._path} has members with more than {_ENDINGS} endings, such as .{ending}; write them alike"
             )
-        if member.size > MEMBER_BYTES:
-            raise DataError(f"{path}: '{member.name}' has {member.size:,} bytes; at most {MEMBER_BYTES:,} are read")
-        offsets, sizes = columns.setdefault(ending, (array("q"), array("q")))
-        if len(columns) > _ENDINGS:
-            raise DataError(
-                f"{path} has members with more than {_ENDINGS} endings, such as .{ending}; write them alike"
-            )
-        if key != current:
-            current, row = key, rows.get(key, count) if by_key else count
-            if row < len(offsets) and offsets[row] >= 0:
-                row = count
-            count = max(count, row + 1)
-            if by_key:
-                rows[key] = row
-        elif row < len(offsets) and offsets[row] >= 0:
-            raise DataError(f"{path}: two members of sample {row} are called '{member.name}'")
-        missing = row + 1 - len(offsets)
+        if self._row < 0 or key != self._current:
+            self._current, self._row = key, self._rows.get(key, self._count) if self._by_key else self._count
+            if self._row < len(offsets) and offsets[self._row] != -1:
+                self._row = self._count
+            self._count = max(self._count, self._row + 1)
+            if self._by_key:
+                self._rows[key] = self._row
+        elif self._row < len(offsets) and offsets[self._row] != -1:
+            raise DataError(f"{self._path}: two members of sample {self._row} are called '{member.name}'")
+        missing = self._row + 1 - len(offsets)
         offsets.extend([-1] * missing)
         sizes.extend([0] * missing)
-        offsets[row], sizes[row] = member.offset, member.size
-    shape = (count, len(columns))
-    found = (np.full(shape, -1, np.int64), np.zeros(shape, np.int64))
-    for place, column in enumerate(columns.values()):
-        for whole, some in zip(found, column, strict=True):
-            whole[: len(some), place] = some
-    return ShardIndex(path, tuple(columns), *found)
+        if member.target:
+            self.links.append((member, self._row, ending))
+        offsets[self._row], sizes[self._row] = (-2, 0) if member.target else (member.offset, member.size)
+
+    def number_of(self, key: str) -> int:
+        """The number of the sample that a next member with a key is of."""
+        return self._count - 1 if self._row >= 0 and key == self._current else self._count
+
+    def index(self, skipped: Mapping[str, tuple[Sequence[str], int]], members: int) -> ShardIndex:
+        """The index, with links resolved.
+
+        Raises:
+            DataError: a link leads to no member.
+        """
+        shape = (self._count, len(self._columns))
+        found = (np.full(shape, -1, np.int64), np.zeros(shape, np.int64))
+        for place, column in enumerate(self._columns.values()):
+            for whole, some in zip(found, column, strict=True):
+                whole[: len(some), place] = some
+        endings = tuple(self._columns)
+        keys: dict[int, str] = {}
+        for (member, row, ending), target in zip(self.links, self._targets(), strict=True):
+            _check_size(self._path, target)
+            found[0][row, at := endings.index(ending)] = target.offset
+            found[1][row, at] = target.size
+            keys[row] = key_and_ending(member.name)[0]
+        return ShardIndex(self._path, endings, *found, keys, skipped, members)
+
+    def _targets(self) -> list[Member]:
+        return targets_of(self._path, [member for member, _, _ in self.links]) if self.links else []
+
+
+def _indexed(path: Path, by_key: bool) -> ShardIndex:
+    """The samples: consecutive members with the same key, or all those of a file with it as far as they differ."""
+    columns = _Columns(path, by_key)
+    skipped: dict[str, tuple[list[str], int]] = {}
+    members = 0
+    for member in members_of(path):
+        if member.kind == "folder" or member.name.endswith("/"):
+            continue
+        members += 1
+        if (why := _why_no_sample(member)) is not None:
+            some, count = skipped.get(why, ([], 0))
+            skipped[why] = ([*some, member.name[:_NAME_LISTED]][:_LISTED], count + 1)
+            continue
+        key, ending = key_and_ending(member.name)
+        if member.name.startswith("/") or ".." in member.name.split("/"):
+            raise DataError(
+                f"{path}: sample {columns.number_of(key)} has a member {shown(member.name)}, a name that leads out of "
+                "the folder into which the file is unpacked; write it with names like '0001.jpg'"
+            )
+        _check_size(path, member)
+        columns.add(member, key, ending)
+    return columns.index(skipped, members)
+
+
+def _check_size(path: Path, member: Member) -> None:
+    if member.size > MEMBER_BYTES:
+        raise DataError(f"{path}: '{member.name}' has {member.size:,} bytes; at most {MEMBER_BYTES:,} are read")
+
+
+def _why_no_sample(member: Member) -> str | None:
+    """Why a member is of no sample; None if it is of one."""
+    key, ending = key_and_ending(member.name)
+    if member.kind == "device":
+        return "device"
+    if not key.rpartition("/")[2]:
+        return "hidden"
+    return None if ending else "without an ending"

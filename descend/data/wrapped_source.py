@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from descend.data.file_format import FileSource
+    from descend.data.pictures import ImageKind
     from descend.data.reader_protocol import Array, Field
 
 __all__ = ["WrappedSource"]
@@ -29,6 +30,7 @@ class WrappedSource:
         self.classes: Mapping[str, Sequence[str]] = getattr(source, "classes", {})
         self.left_out: Mapping[str, str] = getattr(source, "left_out", {})
         self.pixels: frozenset[str] = getattr(source, "pixels", frozenset())
+        self.kinds: Mapping[str, ImageKind] = getattr(source, "kinds", {})
         self.notes: tuple[str, ...] = getattr(source, "notes", ())
         self.largest: Mapping[str, int] = getattr(source, "largest", {})
         self.vocabulary: int | None = getattr(source, "vocabulary", None)

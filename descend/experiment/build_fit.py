@@ -15,7 +15,7 @@ from descend.data import Batches, Loading, open_data
 from descend.data.map_dataset import SampleReader
 from descend.data.tensor_reader import TensorReader
 from descend.data.torch_data import files_of_feed
-from descend.errors import ConfigurationError, warn
+from descend.errors import ConfigurationError, DataError, warn
 from descend.experiment.batch_norm import share_unit
 from descend.experiment.build import build_run, check_names, say_what_is_skipped, usual_transforms
 from descend.experiment.build_optimizer import build_optimizer, optimizer_settings
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from descend.data import Feed
+    from descend.data.files import FileReader
     from descend.experiment.fit_config import FitConfig
     from descend.experiment.losses import Loss
     from descend.experiment.run_options import TrainerContext
@@ -285,7 +286,24 @@ def _open(sources: Mapping[Mode, Any], loading: Loading, stack: ExitStack) -> di
     for mode, feed in feeds.items():  # of other feeds they are known when they are read
         if known and (found := _fields(feed)):
             check_fields(found, known, f"the data for '{mode.role}'")
+    _check_channels({mode: files_of_feed(feed) for mode, feed in feeds.items()})
     return feeds
+
+
+def _check_channels(readers: Mapping[Mode, FileReader | None]) -> None:
+    """Check that images of all roles have as many channels, where the roles are read from different places."""
+    if (train := readers[Mode.TRAIN]) is None:
+        return
+    for mode, reader in readers.items():
+        if reader is None:
+            continue
+        for name in sorted(reader.pixels & train.pixels):
+            own, wanted = reader.fields[name].shape[0], train.fields[name].shape[0]
+            if own != wanted:
+                raise DataError(
+                    f"the images '{name}' must have the channels that those for 'train' have, {wanted}, got {own} for "
+                    f"'{mode.role}': read both by descend.data.read(..., colors='rgb'), or 'grey'"
+                )
 
 
 def _fields(feed: Feed) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from descend.data import Loading, open_data
 from descend.data.plain_arrays import plain_collate, plain_tensor, widened
 from descend.data.torch_data import files_of_feed
 from descend.errors import ConfigurationError, nearest
+from descend.experiment.build import say_what_is_skipped
 from descend.experiment.field_roles import TARGET_NAMES, checked_targets, join_columns, takes_one
 from descend.experiment.losses import loss_of, takes_class_numbers
 from descend.runtime.seeds import forked_rng
@@ -94,7 +95,7 @@ class StudyTask:
         numbers = TARGET_NAMES if takes_class_numbers(loss_of(self.loss)) else ()
         first = _Reading(target, class_targets=numbers)
         train = self._rows(self.train, "train", first)
-        later = _Reading(target, first.classes, numbers)
+        later = _Reading(target, first.classes, numbers, first.said)
         validation = None if self.validation is None else self._rows(self.validation, "validation", later)
         if validation is None and len(train[0]) < 2:
             raise ConfigurationError("there is one sample, and a study needs one to train on and one to validate on")
@@ -250,6 +251,7 @@ class _Reading:
     Attributes:
         target: The name of the target: as given, else as the reader says that was read last.
         classes: The text of the classes of the data that were read last, so that other roles get the same numbers.
+        said: What was printed of what is skipped.
     """
 
     def __init__(
@@ -257,10 +259,12 @@ class _Reading:
         target: tuple[str, ...],
         classes: Mapping[str, Sequence[str]] | None = None,
         class_targets: tuple[str, ...] = (),
+        said: set[str] | None = None,
     ) -> None:
         self.target = target
         self.classes = classes
         self._class_targets = class_targets
+        self.said = set[str]() if said is None else said
 
     def fields(self, data: Any, role: str) -> dict[str, Tensor]:
         """All samples in memory by the names of their fields; numbers where they have none."""
@@ -283,6 +287,7 @@ class _Reading:
         if count is None or not hasattr(feed, "reader"):
             raise ConfigurationError(f"the {role} data of a study must have a known number of samples")
         if (files := files_of_feed(feed)) is not None:
+            say_what_is_skipped([files], self.said)
             self.target = self.target or tuple(files.target)
             self.classes = self.classes or files.classes or None
         fields = feed.reader.read(np.arange(count, dtype=np.int64))

@@ -1,11 +1,13 @@
 """Samples of Arrow tables: against the rows that pyarrow gives, and chunks that are loaded only where read."""
 
+import io
 import pickle  # as readers are sent to worker processes
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from PIL import Image
 
 from descend.data import arrow_source
 from descend.data.arrow_source import ArrowSource, Chunk
@@ -148,3 +150,45 @@ def test_what_was_loaded_does_not_travel_to_another_process():
     again = pickle.loads(pickle.dumps(made))
     assert not again._kept
     assert again.read(np.array([5]))["a"].tolist() == [5.0]
+
+
+def png(pixels):
+    Image.fromarray(pixels).save(buffer := io.BytesIO(), "PNG")
+    return buffer.getvalue()
+
+
+GREY, RED = np.full((4, 6), 77, np.uint8), np.full((4, 6, 3), [200, 30, 30], np.uint8)
+
+
+@pytest.mark.parametrize("place", [0, 1, 5, 14])
+@pytest.mark.parametrize("as_taken", [False, True])
+def test_the_form_of_images_is_of_all_chunks_and_not_of_the_first_value(place, as_taken, monkeypatch):
+    if as_taken:
+        monkeypatch.setattr(
+            Tables, "take", lambda self, rows, names: self.table.select(names).take(rows), raising=False
+        )
+    images = [None, *[png(GREY)] * 14]
+    images[place] = png(RED)
+    made = source({"x": pa.array(images, pa.binary())})
+    assert made.fields["x"].shape == (3, 4, 6)
+    assert made.kinds == {"x": ("rgb", 8)}
+    np.testing.assert_array_equal(made.read(np.array([place]))["x"][0].transpose(1, 2, 0), RED)
+
+
+def test_an_image_that_was_not_looked_at_and_does_not_fit_is_an_error(monkeypatch):
+    monkeypatch.setattr(arrow_source, "LOOKED_AT", 2)
+    made = source({"x": [png(GREY), png(GREY), png(RED), png(GREY), png(GREY), png(GREY)]})
+    with pytest.raises(ValueError, match=r"must be grey, .*colors='rgb'"):
+        made.read(np.array([2]))
+    assert source({"x": [png(GREY), png(RED)]}, colors="grey").read(np.arange(2))["x"].shape == (2, 1, 4, 6)
+
+
+def test_a_damaged_first_image_does_not_leave_out_a_column():
+    assert source({"x": [png(RED)[:40], png(GREY), png(RED)]}).fields["x"].shape == (3, 4, 6)
+
+
+def test_no_more_images_are_loaded_for_the_form_than_the_limit(monkeypatch):
+    monkeypatch.setattr(arrow_source, "_LOOKED_AT_BYTES", 1)
+    table = Tables({"x": [png(GREY)] * 60})
+    ArrowSource(table, ReadOptions())
+    assert len(table.loaded) <= 2

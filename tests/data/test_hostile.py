@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from data.files import refusal
 
-from descend.data import arrow_columns, expansion, read, tar_index
+from descend.data import arrow_columns, expansion, read, tar_members
 from descend.data.formats import arrow, hdf5, npy, parquet
 from descend.errors import DataError
 
@@ -150,16 +150,26 @@ def test_the_directory_of_a_zip_file_with_long_numbers(tmp_path):
 
 
 def test_tar_of_links(tmp_path, monkeypatch):
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for i in range(40):
-            link = tarfile.TarInfo(f"{i}.jpg")
-            link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-            tar.addfile(link)
-        member = tarfile.TarInfo("a.cls")
-        member.size = 1
-        tar.addfile(member, io.BytesIO(b"7"))
-    assert read(tmp_path / "a.tar").read(np.array([0]))["cls"].tolist() == [7]
-    monkeypatch.setattr(tar_index, "MAX_PASSED_OVER", 30)
+    for target, kind in (
+        ("/etc/passwd", tarfile.SYMTYPE),
+        ("../../etc/passwd", tarfile.LNKTYPE),
+        ("a.cls", tarfile.SYMTYPE),
+    ):
+        with tarfile.open(tmp_path / "a.tar", "w") as tar:
+            for i in range(40):
+                link = tarfile.TarInfo(f"{i}.cls")
+                link.type, link.linkname = kind, target
+                tar.addfile(link)
+            member = tarfile.TarInfo("a.cls")
+            member.size = 1
+            tar.addfile(member, io.BytesIO(b"7"))
+        if target != "a.cls":
+            assert f"'0.cls' is a {'symbolic' if kind == tarfile.SYMTYPE else 'hard'} link to" in (
+                text := refusal(tmp_path / "a.tar")
+            )
+            assert "leads out of the file" in text
+    assert set(read(tmp_path / "a.tar").read(np.arange(41))["cls"].tolist()) == {7}
+    monkeypatch.setattr(tar_members, "MAX_PASSED_OVER", 30)
     assert "more than 30 links, folders and devices" in refusal(tmp_path / "a.tar")
 
 

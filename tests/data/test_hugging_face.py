@@ -119,3 +119,27 @@ def test_images_and_arrays_of_the_library(datasets, tmp_path):
     paths = {"image": [str(tmp_path / f"{i}.png") for i in range(3)]}
     by_path = datasets.Dataset.from_dict(paths, features=datasets.Features({"image": datasets.Image()}))
     same(read(by_path), {"image": pixels.transpose(0, 3, 1, 2)})
+
+
+def test_images_of_all_splits_have_one_form():
+    """Of a dictionary of data sets, one of which is all grey."""
+
+    class Image:  # the feature, which is known by its name
+        pass
+
+    def split(*images):
+        rows = Rows(pa.table({"image": [{"bytes": content, "path": None} for content in images], "label": [0, 1]}))
+        rows.features["image"] = Image()
+        return rows
+
+    grey, red = np.full((4, 6), 77, np.uint8), np.full((4, 6, 3), [200, 30, 30], np.uint8)
+    splits = {"train": split(encoded(grey), encoded(grey)), "test": split(encoded(grey), encoded(red))}
+    for role in ("train", "test"):
+        assert read(splits, role=role).fields["image"].shape == (3, 4, 6)
+    assert read(splits, role="test").read(np.array([1]))["image"][0, :, 0, 0].tolist() == [200, 30, 30]
+    assert read(splits, colors="grey", depth=16).fields["image"].shape == (1, 4, 6)
+
+
+def encoded(pixels):
+    Image.fromarray(pixels).save(buffer := io.BytesIO(), "PNG")
+    return buffer.getvalue()

@@ -1,5 +1,6 @@
 """Sources and the files that they name."""
 
+import glob
 import gzip
 import os
 from pathlib import Path
@@ -7,11 +8,12 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from pyarrow import feather
 
-from descend.data import read
-from descend.data.paths import HEAD_BYTES, files_of, head, is_path
+from descend.data import paths, read
+from descend.data.paths import HEAD_BYTES, NO_DATA, SourceFiles, files_of, head, is_path, skipped_line
 from descend.errors import ConfigurationError, DataError
 
 
@@ -160,3 +162,175 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path, kind):
 def test_files_that_a_system_puts_into_folders_are_no_data(folder):
     root = folder("images/a/1.png", "images/a/Thumbs.db", "images/b/desktop.ini", "images/b/.DS_Store")
     assert names(files_of(root), root) == ["images/a/1.png"]
+
+
+def line(source):
+    return SourceFiles.found(source).line(source)
+
+
+def test_links_to_folders_are_entered_as_if_the_files_lay_there(folder):
+    root = folder("store/x/1.png", "store/x/deep/2.png", "store/y24/1.csv", "data/y/3.png")
+    (root / "data" / "x").symlink_to(root / "store" / "x")
+    (root / "data" / "year=2024").symlink_to("../store/y24")
+    (root / "data" / "y" / "4.png").symlink_to("3.png")
+    found = ["data/x/1.png", "data/x/deep/2.png", "data/y/3.png", "data/y/4.png", "data/year=2024/1.csv"]
+    assert names(files_of(root / "data"), root) == found
+    (root / "whole").symlink_to("data")
+    assert names(files_of(root / "whole"), root) == [one.replace("data", "whole") for one in found]
+    assert line(root / "data") == ""
+
+
+def test_roles_that_are_links_to_folders(folder):
+    root = folder("store/train/1.png", "store/val/2.png", "data/README")
+    for role in ("train", "val"):
+        (root / "data" / role).symlink_to(root / "store" / role)
+    assert names(files_of(root / "data"), root) == ["data/train/1.png"]
+    assert names(files_of(root / "data", "validate"), root) == ["data/val/2.png"]
+    assert names(SourceFiles.found(root / "data").beside_roles(), root) == ["data/README"]
+
+
+def test_a_link_to_a_folder_that_it_is_in_is_skipped_and_counted(folder):
+    root = folder("data/a/1.csv", "data/b/2.csv", "beside.csv")
+    for name, target in (("data/a/up", ".."), ("data/a/itself", "."), ("data/out", ".."), ("data/b/other", "../a")):
+        (root / name).symlink_to(target)
+    assert names(files_of(root / "data"), root) == ["data/a/1.csv", "data/b/2.csv", "data/b/other/1.csv"]
+    assert "5 link to a folder that it is in (itself, out, up)" in line(root / "data")
+    (root / "data" / "c").mkdir()
+    for one, other in ("cd", "dc"):  # a circle of two folders that lead to each other
+        (root / "data" / one).mkdir(exist_ok=True)
+        (root / "data" / one / other).symlink_to(root / "data" / other)
+    assert names(files_of(root / "data"), root)[:2] == ["data/a/1.csv", "data/b/2.csv"]
+    assert names(files_of(f"{root}/data/**/*.csv"), root) == ["data/a/1.csv", "data/b/2.csv", "data/b/other/1.csv"]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "**",
+        "**/*",
+        "**/*.csv",
+        "*/**/*.csv",
+        "b/**",
+        "**/b/*",
+        "**/[!a]*.csv",
+        "**/.h/*.csv",
+        "a/**/**/1.csv",
+        "x/**",
+        "*",
+    ],
+)
+def test_patterns_for_any_folders_match_as_those_of_glob(folder, pattern):
+    root = folder("1.csv", "a/1.csv", "a/b/2.csv", "b/b/b/3.csv", "a/.h/4.csv", "c/.5.csv", "b/_6.csv", "a/7.txt")
+    matches = glob.glob(f"{root}/{pattern}", recursive=True)  # noqa: PTH207
+    wanted = sorted(one for one in matches if Path(one).is_file())
+    found = [str(one) for one in files_of(f"{root}/{pattern}")] if wanted else []
+    assert found == wanted
+    if not wanted:
+        with pytest.raises(DataError, match="no file matches"):
+            files_of(f"{root}/{pattern}")
+
+
+def test_links_that_multiply_are_refused(folder, monkeypatch):
+    """Each folder has two links to the next one: 2 to the power of 30 paths."""
+    monkeypatch.setattr(paths, "_MOST_TIMES", 16)
+    root = folder("30/1.csv")
+    for level in range(30):
+        (root / str(level)).mkdir()
+        for name in "ab":
+            (root / str(level) / name).symlink_to(f"../{level + 1}")
+    with pytest.raises(DataError, match=r"lead to the folder .* more than 16 times"):
+        files_of(root / "0")
+
+
+def test_links_that_lead_nowhere_are_errors_that_name_all_of_them(folder):
+    root = folder("data/a/1.png")
+    for number in range(7):
+        (root / "data" / "a" / f"x{number}.png").symlink_to(root / "gone.png")
+    with pytest.raises(DataError, match=r"x0\.png is a link to '.*gone\.png', which is not there: mount") as caught:
+        files_of(root / "data")
+    assert len(caught.value.problems) == 6
+    assert caught.value.problems[-1] == "and 2 links more lead nowhere"
+    with pytest.raises(DataError, match=r"x3\.png is a link to"):
+        files_of(f"{root}/data/a/*.png")
+    with pytest.raises(DataError, match=r"x3\.png is a link to"):
+        files_of(root / "data" / "a" / "x3.png")
+    for one in (root / "data" / "a").glob("x*"):
+        one.unlink()
+    (root / "data" / "a" / ".#x").symlink_to("an editor's mark of an open file")
+    assert names(files_of(root / "data"), root) == ["data/a/1.png"]
+    (root / "data" / "b").symlink_to("b")
+    with pytest.raises(DataError, match=r"b is a link to 'b'"):
+        files_of(root / "data")
+
+
+def test_names_that_begin_with_an_underscore_are_data_but_for_known_marks(folder):
+    root = folder("a/_DSC0001.jpg", "_background_noise_/1.jpg", "_part.csv", "__x__/2.jpg")
+    assert len(files_of(root)) == 4
+    folder("_SUCCESS", "_started_123", "__MACOSX/a/._1.jpg", "_delta_log/0.json", "a/Thumbs.db", "_SUCCESS.csv")
+    assert len(files_of(root)) == 5
+    assert "5 marker (" in line(root)
+    assert all(NO_DATA.values())
+
+
+def test_what_is_skipped_is_counted_and_named(folder):
+    root = folder("a.csv", "b.csv", ".hidden", ".git/config", "_SUCCESS", *(f".x{i}" for i in range(9)))
+    assert line(root) == (
+        f"skipped 12 of 14 files in {root}: 11 hidden (.git, .hidden, .x0, ...), 1 marker (_SUCCESS: Spark's and "
+        "Hadoop's mark of a job that has ended)"
+    )
+    os.mkfifo(root / "pipe.csv")
+    (root / "sub").mkdir()
+    assert "1 no regular file (pipe.csv)" in line(root)
+    assert "1 folder beside files that match (sub)" in line(f"{root}/[abs]*")
+    assert line(root / "a.csv") == skipped_line({}, 3, "x") == ""
+    assert len(skipped_line({"hidden": (["x" * 5000] * 3, 3)}, 3, "y" * 5000)) < 500
+    assert skipped_line({"hidden": ([".a\n\x1b[31m"], 1)}, 1, "files in x\ty").isprintable()
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root reads every folder")
+def test_a_folder_that_cannot_be_read_is_an_error(folder):
+    root = folder("a/1.csv", "b/2.csv")
+    (root / "b").chmod(0)
+    with pytest.raises(DataError, match=r"b cannot be read: Permission denied"):
+        files_of(root)
+
+
+def test_a_table_is_read_once_where_a_linked_folder_has_it_again(folder):
+    root = folder()
+    for name in ("2024", "2025"):
+        (root / name).mkdir()
+        (root / name / "1.csv").write_text(f"a,b\n{name},1\n")
+    (root / "latest").symlink_to("2025")
+    reader = read(root)
+    assert sorted(reader.read(np.arange(len(reader)))["a"].tolist()) == [2024, 2025]
+    assert "1 in linked folders that are read anyway (1.csv)" in reader.notes[0]
+
+
+def test_values_of_partitions_tell_linked_folders_apart(folder):
+    root = folder()
+    (root / "day=1").mkdir()
+    pa.parquet.write_table(pa.table({"a": [7]}), root / "day=1" / "1.parquet")
+    (root / "day=2").symlink_to("day=1")
+    found = read(root)
+    assert found.read(np.arange(len(found)))["day"].tolist() == [1, 2]
+    assert found.notes == ()
+
+
+def test_files_of_other_formats_and_of_no_role_are_counted(folder):
+    root = folder("train/README.md", "notes.txt")
+    for name in ("train", "test"):
+        (root / name).mkdir(exist_ok=True)
+        for number in range(2):
+            (root / name / f"{number}.csv").write_text("a,b\n1,2\n")
+    assert "1 of another format (README.md), 1 of no role (notes.txt)" in read(root).notes[0]
+    assert "1 of no role (notes.txt)" in read(root, role="test").notes[0]
+    assert read(root / "test").notes == ()
+
+
+def test_what_describes_data_is_not_taken_for_them(folder):
+    """As repositories of data have it: one table, and a page about it."""
+    root = folder("README.md", "LICENSE")
+    pa.parquet.write_table(pa.table({"a": [7, 8]}), root / "train.parquet")
+    assert len(reader := read(root)) == 2
+    assert "2 of another format (LICENSE, README.md)" in reader.notes[0]
+    assert read(root / "README.md").format == "text"

@@ -166,3 +166,31 @@ def test_the_default_folder(folder, monkeypatch):
     opened(folder, cache=True).read(IDS)
     assert len(list((folder / "home" / "descend" / "samples").iterdir())) == 2
     assert files.read(folder / "data", image_size=8).read(IDS)["image"].shape == (4, 3, 8, 8)
+
+
+def test_the_default_folder_is_not_used_where_others_may_write_into_it(folder, decoded, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "home"))
+    opened(folder, cache=True).read(IDS)
+    cache = folder / "home" / "descend" / "samples"
+    cache.chmod(0o777)
+    decoded.clear()
+    with pytest.warns(UserWarning, match=r"cache=True is not used: .*samples is not of this user alone.*chmod go-w"):
+        opened(folder, cache=True).read(IDS)
+    assert set(decoded) == {0, 3, 5}
+    (folder / "cache").mkdir()
+    (folder / "cache").chmod(0o777)  # named by the caller, who may share it
+    opened(folder).read(IDS)
+    decoded.clear()
+    opened(folder).read(IDS)
+    assert decoded == []
+
+
+def test_a_file_whose_time_was_set_back_is_another_one(folder, decoded):
+    opened(folder).read(IDS)
+    path = folder / "data" / "b" / "3.png"
+    before, content = path.stat(), path.read_bytes()
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    decoded.clear()
+    opened(folder).read(IDS)
+    assert set(decoded) == {0, 3, 5}

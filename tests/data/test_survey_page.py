@@ -89,3 +89,27 @@ def test_packed_text_is_shown_as_text(tmp_path):
     assert as_json(made)["samples"][0]["text"] == "Once upon a time.\n"
     assert "sample 0: Once upon a time." in as_text(made)
     assert "<pre>Once upon a time." in as_html(made, "a.txt")
+
+
+def test_what_is_skipped_is_shown_everywhere(tmp_path):
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("x,y\n1,2\n3,4\n")
+    (tmp_path / "\x1b[31m<b>.txt").write_text("x")
+    (tmp_path / "_SUCCESS").write_text("")
+    made = survey({"train": read(tmp_path), "test": read(tmp_path, role="test")})
+    [line] = as_json(made)["notes"]
+    assert line.startswith(f"skipped 2 of 4 files in {tmp_path}: 1 marker (_SUCCESS: ")
+    assert [one for one in as_text(made).splitlines() if one.startswith("skipped")] == [line.replace("\x1b", "\\x1b")]
+    page = as_html(made, "data")
+    assert "skipped 2 of 4 files" in page
+    assert "<b>.txt" not in page
+    assert as_json(survey({"train": read(tmp_path / "a.csv")}))["notes"] == []
+
+
+def test_the_contact_sheet_has_images_with_transparency(tmp_path):
+    clear = np.random.default_rng(0).integers(0, 256, (9, 7, 4)).astype(np.uint8)
+    Image.fromarray(clear).save(tmp_path / "a.png")
+    page = as_html(survey({"train": read(tmp_path, colors="rgba")}), "data")
+    [content] = re.findall(r"data:image/png;base64,([^\"]+)", page)
+    with Image.open(io.BytesIO(base64.b64decode(content))) as image:
+        np.testing.assert_array_equal(np.asarray(image), clear[..., :3])

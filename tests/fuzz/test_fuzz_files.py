@@ -5,6 +5,7 @@ import pytest
 from tests.fuzz import (
     fuzz_arrow,
     fuzz_csv,
+    fuzz_folders,
     fuzz_hdf5,
     fuzz_idx,
     fuzz_images,
@@ -13,11 +14,13 @@ from tests.fuzz import (
     fuzz_records,
     fuzz_run_directory,
     fuzz_study_file,
+    fuzz_tar,
 )
 from tests.fuzz.harness import run, run_in_processes
 
 SCRIPTS = (
-    *(fuzz_csv, fuzz_hdf5, fuzz_idx, fuzz_images, fuzz_numpy, fuzz_pages, fuzz_records, fuzz_run_directory),
+    *(fuzz_csv, fuzz_folders, fuzz_hdf5, fuzz_idx, fuzz_images, fuzz_numpy, fuzz_pages, fuzz_records),
+    *(fuzz_run_directory, fuzz_tar),
     fuzz_study_file,
 )
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from descend.data.arrow_columns import class_names, flattened
 from descend.data.arrow_messages import batch_forms
 from descend.data.arrow_source import MAX_COLUMNS, Chunk
-from descend.data.file_format import FileFormat, library
+from descend.data.file_format import IMAGE_OPTIONS, FileFormat, library
 from descend.data.joined_schemas import in_schema, joined_schema
 from descend.data.packed_text import samples_of_tables
 from descend.data.partitions import with_partitions
@@ -149,7 +149,7 @@ FILE_FORMATS = (
         "arrow",
         (".arrow", ".feather", ".ipc"),
         _open_arrow,
-        frozenset({"columns", "length", "image_size", "tokenizer", "text"}),
+        frozenset({"columns", "length", "tokenizer", "text"}) | IMAGE_OPTIONS,
         recognizes=lambda begin: begin.startswith((_FILE, _STREAM, _FEATHER_1)),
         by_place=True,
     ),

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from descend.data.file_format import FileFormat
-from descend.data.paths import role_of
-from descend.data.pictures import form_of_images, is_image
+from descend.data.file_format import IMAGE_OPTIONS, FileFormat
+from descend.data.image_survey import LOOKED_AT, form_of_images
+from descend.data.paths import role_of, why_no_data
+from descend.data.pictures import is_image
 from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
 from descend.errors import ConfigurationError, DataError
@@ -62,7 +63,12 @@ class ImageFiles:
     ) -> None:
         self._paths = paths
         self._labels = None if labels is None else np.array(labels, dtype=np.int64)
-        self._form = form_of_images(paths, options.height_and_width, lambda sample: str(paths[sample]))
+        # Which ones are looked at must not depend on the order of a list.
+        order = sorted(range(len(paths)), key=lambda one: str(paths[one])) if len(paths) > LOOKED_AT else None
+        self._form = form_of_images(
+            len(paths), paths.__getitem__, options, lambda sample: str(paths[sample]), order=order
+        )
+        self.kinds = {"image": self._form.kind}
         self.pixels = frozenset({"image"})
         self.classes: dict[str, list[str]] = {"label": list(classes)} if classes else {}
         label = {} if self._labels is None else {"label": Field(self._labels.shape[1:], self._labels.dtype)}
@@ -115,7 +121,10 @@ def _classes_beside(root: Path, names: Sequence[str]) -> list[str] | None:
         return None
     beside = [one for one in root.parent.iterdir() if one.is_dir() and role_of(one.name, whole=True) == "train"]
     found = sorted(
-        one.name for folder in beside for one in folder.iterdir() if one.is_dir() and one.name[0] not in "._"
+        one.name
+        for folder in beside
+        for one in folder.iterdir()
+        if one.is_dir() and one.name[0] != "." and not why_no_data(one.name)
     )
     return found if any(names) and set(names) <= set(found) else None
 
@@ -196,6 +205,8 @@ def _checked_list(paths: Sequence[Path], options: ReadOptions) -> ImageFiles:
 
 
 FILE_FORMATS = (
-    FileFormat("images", ENDINGS, _checked_images, frozenset({"image_size"}), recognizes=is_image, by_place=True),
-    FileFormat("image list", (), _checked_list, frozenset({"image_size"}), recognizes=_is_list),
+    FileFormat(
+        "images", ENDINGS, _checked_images, IMAGE_OPTIONS, recognizes=is_image, by_place=True, folders_name_classes=True
+    ),
+    FileFormat("image list", (), _checked_list, IMAGE_OPTIONS, recognizes=_is_list),
 )

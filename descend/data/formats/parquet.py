@@ -18,7 +18,7 @@ import numpy as np
 from descend.data.arrow_columns import class_names, empty_table, flattened
 from descend.data.arrow_source import MAX_COLUMNS, Chunk
 from descend.data.expansion import FREE_BYTES, check_expansion
-from descend.data.file_format import FileFormat, library
+from descend.data.file_format import IMAGE_OPTIONS, FileFormat, library
 from descend.data.joined_schemas import in_schema, joined_schema
 from descend.data.packed_text import samples_of_tables
 from descend.data.parquet_footer import TRAILER_BYTES, column_chunks
@@ -210,7 +210,7 @@ FILE_FORMATS = (
         "parquet",
         (".parquet", ".pq"),
         _open_parquet,
-        frozenset({"columns", "length", "image_size", "tokenizer", "text"}),
+        frozenset({"columns", "length", "tokenizer", "text"}) | IMAGE_OPTIONS,
         recognizes=lambda begin: begin.startswith(b"PAR1"),
         by_place=True,
     ),

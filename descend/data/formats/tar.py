@@ -32,6 +32,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,13 +42,14 @@ from descend.arguments import shown
 from descend.data.arrow_columns import LENGTH
 from descend.data.concatenated import Pieces
 from descend.data.expansion import DAMAGES, UNPACKED_BY, compression_of, opened
-from descend.data.file_format import FileFormat
+from descend.data.file_format import IMAGE_OPTIONS, FileFormat
 from descend.data.formats.image_files import ENDINGS as IMAGE_ENDINGS
-from descend.data.pictures import ImageForm, form_of_images
+from descend.data.image_survey import form_of_images
+from descend.data.paths import skipped_line
 from descend.data.plain_arrays import native
 from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
-from descend.data.tar_index import ShardIndex, index_of, key_and_ending, name_before
+from descend.data.tar_index import ShardIndex, index_of
 from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from descend.data.file_format import ReadOptions
+    from descend.data.pictures import ImageForm, ImageKind
     from descend.data.reader_protocol import Array
 
 __all__ = ["FILE_FORMATS", "TarShards"]
@@ -65,6 +68,7 @@ _TEXTS = ("txt", "text", "transcript")
 _PICKLED = ("pyd", "pickle", "pkl", "pth", "pt")
 _INTEGER = re.compile(r"[+-]?\d{1,18}")
 _FRACTION = re.compile(r"[+-]?(?:\d+[.]\d*|[.]\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?")
+_UNREAD = "with an ending that is not read"
 _PROBED = 64  # samples that show the types of numbers in JSON
 _OPEN_FILES = 64
 _PARSING = threading.Lock()  # NumPy reads headers by `ast`, which fails in several threads: python/cpython#106905
@@ -218,9 +222,11 @@ class TarShards:
         usual = has[0] | (2 * has.sum(axis=0) > len(has))  # the first sample may lack a member
         there = [ending for ending, some in zip(first.endings, usual.tolist(), strict=True) if some]
         self.left_out: dict[str, str] = {}
+        self.kinds: dict[str, ImageKind] = {}
         self._forms = self._settled(self._chosen(there, options), options)
         self.classes = {name: list(form.classes) for name, form in self._forms.items() if form.classes is not None}
         self.pixels = frozenset(name for name, form in self._forms.items() if form.image)
+        self.notes = self._notes(paths, shards) if options.columns is None else ()
         ragged = {name + LENGTH: Field((), np.dtype(np.int64)) for name, form in self._forms.items() if form.length}
         self.fields: Mapping[str, Field] = {**{name: form.field for name, form in self._forms.items()}, **ragged}
 
@@ -252,6 +258,22 @@ class TarShards:
                     f"decompress them with {UNPACKED_BY[kind]}"
                 )
         return found
+
+    def _notes(self, paths: Sequence[Path], shards: Sequence[ShardIndex]) -> tuple[str, ...]:
+        """What is not read of the members, in one line."""
+        skipped: dict[str, tuple[list[str], int]] = {}
+        read = {ending for form in self._forms.values() for ending in form.ending.split(";")}
+        for shard in shards:
+            for kind, (names, count) in shard.skipped.items():
+                of_kind = skipped.setdefault(kind, ([], 0))
+                skipped[kind] = ([*of_kind[0], *names], of_kind[1] + count)
+            for ending in (one for one in shard.endings if one not in read):
+                of_kind = skipped.setdefault(_UNREAD, ([], 0))
+                count = int((shard.offsets[:, shard.endings.index(ending)] >= 0).sum())
+                skipped[_UNREAD] = ([*of_kind[0], f".{ending}"], of_kind[1] + count)
+        what = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+        line = skipped_line(skipped, sum(shard.members for shard in shards), f"members of {what}")
+        return (line,) if line else ()
 
     def _chosen(self, there: Sequence[str], options: ReadOptions) -> list[str]:
         """The endings that become fields."""
@@ -286,9 +308,10 @@ class TarShards:
         count = min(_PROBED, len(self))
         for ending in endings:
             if f".{_name(ending).rpartition('.')[2]}" in IMAGE_ENDINGS:
-                contents = (self._content(sample, ending) for sample in range(len(self)) if self._has(sample, ending))
-                image = form_of_images(contents, options.height_and_width, self.place)
-                found[_name(ending)] = _Form(ending, image.field, image)
+                name = _name(ending)
+                image = form_of_images(len(self), partial(self._image, ending=ending), options, self.place, field=name)
+                self.kinds[name] = image.kind
+                found[name] = _Form(ending, image.field, image)
                 continue
             sample = next((one for one in range(count) if self._has(one, ending)), 0)
             try:
@@ -341,6 +364,9 @@ class TarShards:
     def _has(self, sample: int, ending: str) -> bool:
         shard, row = self._shards.piece_of(sample)
         return _column(shard, row, ending) >= 0
+
+    def _image(self, sample: int, ending: str) -> bytes | None:
+        return self._content(sample, ending) if self._has(sample, ending) else None
 
     def _content(self, sample: int, ending: str) -> bytes:
         shard, row = self._shards.piece_of(sample)
@@ -409,9 +435,7 @@ class TarShards:
     def place(self, sample: int) -> str:
         """The file, and the name of the sample in it."""
         shard, row = self._shards.piece_of(sample)
-        begin = min(offset for offset in shard.offsets[row].tolist() if offset >= 0)
-        name = key_and_ending(name_before(shard.path, begin))[0]
-        return f"{self._originals.get(shard.path, shard.path)}, {name}"
+        return f"{self._originals.get(shard.path, shard.path)}, {shard.key(row)}"
 
 
 def _is_tar(begin: bytes) -> bool:
@@ -419,5 +443,7 @@ def _is_tar(begin: bytes) -> bool:
 
 
 FILE_FORMATS = (
-    FileFormat("tar", (".tar", ".tgz"), TarShards, frozenset({"columns", "length", "image_size"}), recognizes=_is_tar),
+    FileFormat(
+        "tar", (".tar", ".tgz"), TarShards, frozenset({"columns", "length"}) | IMAGE_OPTIONS, recognizes=_is_tar
+    ),
 )

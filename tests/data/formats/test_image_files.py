@@ -1,15 +1,21 @@
 """Images written by Pillow, in folders of classes and in lists."""
 
+import functools
 import struct
 import zlib
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
+import torch
 from data.files import refusal, same
 from PIL import Image
 
+import descend
 from descend.data import read
-from descend.errors import ConfigurationError
+from descend.data.survey import readers_of, survey
+from descend.errors import ConfigurationError, DataError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (9, 6, 5, 3)).astype(np.uint8)
 CLASSES = ["bee", "ant", "cow"]
@@ -174,3 +180,153 @@ def test_roles_beside_folders_of_other_files(tmp_path):
         Image.fromarray(PIXELS[number]).save(tmp_path / name)
     same(read(tmp_path), {"image": PIXELS[:2].transpose(0, 3, 1, 2)})
     same(read(tmp_path, role="validate"), {"image": PIXELS[2:3].transpose(0, 3, 1, 2)})
+
+
+GREY = PIXELS[0, ..., 0]
+
+
+def saved(folder, **images):
+    """A folder of images by class, one each."""
+    for name, image in images.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
+        picture.save(folder / name / "0.png")
+    return folder
+
+
+FIRST = {
+    "grey": Image.fromarray(GREY),
+    "1-bit": Image.fromarray(GREY > 127),
+    "LA": Image.fromarray(GREY).convert("LA"),
+    "palette": Image.fromarray(PIXELS[1]).convert("P"),
+    "RGBA": Image.fromarray(PIXELS[1]).convert("RGBA"),
+}
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_the_first_image_does_not_take_the_colours_of_others(tmp_path, first):
+    for names in (("a", "b"), ("b", "a")):
+        folder = saved(tmp_path / names[0], **{names[0]: FIRST[first], names[1]: PIXELS[0]})
+        found = read(folder).read(np.arange(2))["image"]
+        np.testing.assert_array_equal(found[names.index("b") if names[0] == "a" else 0], PIXELS[0].transpose(2, 0, 1))
+        (folder / "list.txt").write_text("".join(f"{name}/0.png {name}\n" for name in names))
+        listed = read(folder / "list.txt").read(np.array([1]))["image"][0]
+        np.testing.assert_array_equal(listed, PIXELS[0].transpose(2, 0, 1))
+
+
+def test_images_of_8_and_of_16_bits_have_16(tmp_path):
+    deep = GREY.astype(np.uint16) * 200
+    found = read(saved(tmp_path, a=GREY, b=deep)).read(np.arange(2))["image"][:, 0]
+    np.testing.assert_array_equal(found, [GREY.astype(np.uint16) * 257, deep])
+    assert read(tmp_path, depth=8).read(np.array([1]))["image"].dtype == np.uint8
+
+
+def test_an_image_among_thousands_that_was_not_looked_at_is_an_error_that_names_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("descend.data.image_survey.LOOKED_AT", 2)
+    saved(tmp_path, a=GREY, b=PIXELS[0], c=GREY, d=GREY)
+    text = refusal(tmp_path)
+    assert f"sample 1 of reader 'images' for 'train' ({tmp_path / 'b' / '0.png'}) cannot be read" in text
+    assert "the image must be grey, as the data set is read (grey, 8 bits), got colours: pass colors='rgb'" in text
+    assert read(tmp_path, colors="rgb").read(np.arange(4))["image"].shape == (4, 3, 6, 5)
+    assert read(tmp_path, colors="gray").read(np.arange(4))["image"].shape == (4, 1, 6, 5)
+    [problem] = [one for one in survey(readers_of(tmp_path)).problems if one.kind == "unreadable"]
+    assert "must be grey" in problem.message
+
+
+def test_the_form_of_a_long_list_does_not_depend_on_its_order(tmp_path, monkeypatch):
+    for module in ("descend.data.image_survey", "descend.data.formats.image_files"):
+        monkeypatch.setattr(f"{module}.LOOKED_AT", 3)
+    saved(tmp_path, **{f"{number:02}": PIXELS[0] if number == 10 else GREY for number in range(21)})
+    draw, forms = np.random.default_rng(0), set()
+    for _ in range(5):
+        (tmp_path / "list.txt").write_text("".join(f"{number:02}/0.png\n" for number in draw.permutation(21)))
+        forms.add(read(tmp_path / "list.txt").fields["image"].shape)
+    assert forms == {(3, 6, 5)}
+
+
+def test_transparency_is_kept_or_left_out_where_it_is_asked_for(tmp_path):
+    clear = np.dstack([PIXELS[0], GREY])
+    saved(tmp_path, a=PIXELS[0], b=clear)
+    assert "must be opaque" in (text := refusal(tmp_path))
+    assert "b/0.png" in text
+    np.testing.assert_array_equal(
+        read(tmp_path, colors="rgba").read(np.array([1]))["image"][0], clear.transpose(2, 0, 1)
+    )
+    np.testing.assert_array_equal(
+        read(tmp_path, colors="rgb").read(np.array([1]))["image"][0], clear.transpose(2, 0, 1)[:3]
+    )
+
+
+@pytest.mark.parametrize("roles", [("train", "val"), ("val", "train")])
+def test_images_of_all_roles_have_one_form(tmp_path, roles):
+    saved(tmp_path / roles[0], a=GREY, b=GREY)
+    saved(tmp_path / roles[1], a=PIXELS[0], b=GREY)
+    for role in ("train", "validate"):
+        reader = read(tmp_path, role=role)
+        assert reader.fields["image"].shape == (3, 6, 5)
+        assert reader.classes == {"label": ["a", "b"]}
+    assert not [one for one in survey(readers_of(tmp_path)).problems if one.kind == "form"]
+
+
+def test_roles_from_different_places_that_have_other_channels_are_found(tmp_path):
+    saved(tmp_path / "one", a=GREY, b=GREY)
+    saved(tmp_path / "two", a=PIXELS[0], b=PIXELS[1])
+    readers = {"train": read(tmp_path / "one"), "test": read(tmp_path / "two", role="test")}
+    [problem] = [one for one in survey(readers).problems if one.kind == "form"]
+    assert problem.message == "'image' is (3, 6, 5) of uint8, and (1, 6, 5) of uint8 for 'train'"
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(30, 2))
+    with pytest.raises(DataError, match=r"'image' must have the channels .* 'train' have, 1, got 3 for 'validate'"):
+        descend.fit(
+            module,
+            "cross_entropy",
+            readers["train"],
+            valid=readers["test"],
+            batch_size=2,
+            stop=descend.Epochs(1),
+            optimizer=functools.partial(torch.optim.SGD, lr=0.1),
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"colors": "gry"}, "colors must be one of 'grey', 'rgb', 'rgba' or None, got 'gry'; did you mean 'grey'"),
+        ({"depth": 12}, "depth must be 8 or 16, the bits of a channel, got 12"),
+        ({"depth": True}, "depth must be 8 or 16"),
+    ],
+)
+def test_wrong_options(tmp_path, options, words):
+    with pytest.raises(ConfigurationError, match=words):
+        read(saved(tmp_path, a=GREY), **options)
+
+
+def test_options_of_images_are_refused_where_there_are_none(tmp_path):
+    pa.parquet.write_table(pa.table({"x": [1.0]}), tmp_path / "a.parquet")
+    with pytest.raises(ConfigurationError, match=r"colors= is for images, and .*a\.parquet has none"):
+        read(tmp_path / "a.parquet", colors="rgb")
+    with pytest.raises(ConfigurationError, match="depth= is for images, and a Table has none"):
+        read(pa.table({"x": [1.0]}), depth=8)
+
+
+def test_a_linked_class_is_a_class_of_its_own(tmp_path):
+    saved(tmp_path / "store", x=PIXELS[0])
+    saved(tmp_path / "data", a=PIXELS[1], _b=PIXELS[2])
+    for name in ("x", "y"):
+        (tmp_path / "data" / name).symlink_to(tmp_path / "store" / "x")
+    reader = read(tmp_path / "data")
+    assert reader.classes == {"label": ["_b", "a", "x", "y"]}
+    same(reader, {"image": PIXELS[[2, 1, 0, 0]].transpose(0, 3, 1, 2), "label": range(4)})
+    assert reader.notes == ()
+
+
+def test_a_run_says_what_is_skipped(tmp_path, capsys):
+    saved(tmp_path, a=PIXELS[0], b=PIXELS[1])
+    (tmp_path / ".hidden").write_text("x")
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(90, 2))
+    how = {"batch_size": 2, "stop": descend.Epochs(1), "optimizer": functools.partial(torch.optim.SGD, lr=0.1)}
+    descend.fit(module, "cross_entropy", str(tmp_path), valid=str(tmp_path), **how)
+    line = f"skipped 1 of 3 files in {tmp_path}: 1 hidden (.hidden)"
+    assert capsys.readouterr().out.count(line) == 1
+    (tmp_path / ".hidden").unlink()
+    descend.fit(module, "cross_entropy", str(tmp_path), **how)
+    assert "skipped" not in capsys.readouterr().out

@@ -7,6 +7,7 @@ import io
 import json
 import lzma
 import pickle
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -214,3 +215,62 @@ def test_classes_of_text_have_numbers_without_being_asked_for(tmp_path):
 def test_classes_that_are_none(tmp_path, content, words):
     write(tmp_path / "a.tar", [("0.cls", content)])
     assert words in refusal(tmp_path / "a.tar")
+
+
+RED = np.full((6, 5, 3), [200, 30, 30], np.uint8)
+
+
+@pytest.mark.parametrize("first", [PIXELS[0, ..., 0], PIXELS[0, ..., 0] > 127], ids=["grey", "1-bit"])
+def test_one_grey_image_does_not_take_the_colours_of_all(tmp_path, first):
+    images = [first, *[RED] * 4]
+    for order in (images, images[::-1]):
+        write(tmp_path / "a.tar", [(f"{i}.png", png(image)) for i, image in enumerate(order)])
+        reader = read(tmp_path / "a.tar")
+        assert reader.fields["png"].shape == (3, 6, 5)
+        np.testing.assert_array_equal(reader.read(np.array([2]))["png"][0].transpose(1, 2, 0), RED)
+    assert "image must be grey" not in str(read(tmp_path / "a.tar", colors="grey").fields)
+    assert read(tmp_path / "a.tar", colors="grey").read(np.arange(5))["png"].shape == (5, 1, 6, 5)
+
+
+def test_shards_of_all_roles_have_one_form(tmp_path):
+    write(tmp_path / "train-0.tar", [("0.png", png(PIXELS[0, ..., 0]))])
+    write(tmp_path / "val-0.tar", [("0.png", png(RED))])
+    for role in ("train", "validate"):
+        assert read(tmp_path, role=role).fields["png"].shape == (3, 6, 5)
+        assert read(tmp_path, role=role, columns=["png"]).fields["png"].shape == (3, 6, 5)
+
+
+@pytest.mark.parametrize("module", [None, gzip, bz2, lzma])
+def test_joined_and_linked_shards(tmp_path, module):
+    """As `cat a.tgz b.tgz` joins them, and as GNU tar writes a file with two names."""
+    some = [("0.cls", b"0"), ("1.cls", b"1")]
+    packed = []
+    for number in range(2):
+        path = write(tmp_path / "part", [(f"{number}{name}", content) for name, content in some])
+        with tarfile.open(path, "a") as archive:
+            info = tarfile.TarInfo(f"{number}2.cls")
+            info.type, info.linkname = tarfile.LNKTYPE, f"{number}1.cls"
+            archive.addfile(info)
+        packed.append(path.read_bytes() if module is None else module.compress(path.read_bytes()))
+    path.unlink()
+    (tmp_path / "a.tar").write_bytes(b"".join(packed))
+    reader = read(tmp_path / "a.tar")
+    same(reader, {"cls": [0, 1, 1, 0, 1, 1]})
+    assert reader.source.place(5) == f"{tmp_path / 'a.tar'}, 12"
+    assert pickle.loads(pickle.dumps(reader)).read(np.array([2]))["cls"] == 1
+
+
+def test_what_is_not_read_of_the_members_is_said(tmp_path):
+    members = [
+        ("README", b""),
+        *((f"{i}.cls", b"1") for i in range(5)),
+        ("4.mp4", b""),
+        ("4.txt", b"x"),
+        (".x.cls", b""),
+    ]
+    reader = read(write(tmp_path / "a.tar", members))
+    assert reader.notes == (
+        f"skipped 4 of 9 members of {tmp_path / 'a.tar'}: 1 without an ending (README), 1 hidden (.x.cls), 2 with an "
+        "ending that is not read (.mp4, .txt)",
+    )
+    assert read(tmp_path / "a.tar", columns=["cls"]).notes == ()
