@@ -133,7 +133,8 @@ def compare(draw: random.Random) -> None:
     unclear = not any(map(_is_number, rows[0])) if names is None else len(names) == 1 and names[0].isdecimal()
     if unclear or draw.random() < 0.3:
         options["header"] = names is not None
-    if len(rows[0]) == 1:
+    # With other separators within its cells a first row does not say which one is between them.
+    if len(rows[0]) == 1 or set(",;|\t").intersection("".join(names or rows[0])):
         options["separator"] = how["delimiter"]
     columns = [str(i) for i in range(len(rows[0]))] if names is None else names
     if draw.random() < 0.4:
