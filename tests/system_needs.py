@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from launch import cluster
@@ -24,6 +24,7 @@ from launch import cluster
 from descend.optim.compiler.cache import compiler
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from types import ModuleType
 
 FORM = "needs "
@@ -61,6 +62,12 @@ def is_installed(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
         return False
+
+
+def recorded(cases: Sequence[Mapping[str, Any]], folder: Path, variable: str) -> Sequence[Any]:
+    """Cases of a record as values of a parameter; where it is missing, one in their place is skipped."""
+    missing = needs(f"the record {folder.name}", False, f"set {variable} to its folder")
+    return [pytest.param(case, id=case["id"]) for case in cases] or [pytest.param({}, marks=missing, id="none")]
 
 
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")

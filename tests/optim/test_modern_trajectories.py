@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from system_needs import recorded as recorded_cases
 from system_needs import require
 
 from descend.errors import Unsupported
@@ -34,10 +35,6 @@ AVERAGED = ("Averaged", "GPA", "PolyakAveraged", "ShampooAveraged")
 @functools.cache
 def recorded() -> Any:
     return np.load(FOLDER / "trajectories.npz")
-
-
-def test_the_folder_is_there():
-    require(f"recorded trajectories in {FOLDER}", bool(INDEX["cases"]), "set DESCEND_MODERN_TRAJECTORIES")
 
 
 def arguments(case: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +61,7 @@ def averages(optimizer: Any, params: list[torch.nn.Parameter]) -> list[np.ndarra
     return found
 
 
-@pytest.mark.parametrize("case", INDEX["cases"], ids=[case["id"] for case in INDEX["cases"]])
+@pytest.mark.parametrize("case", recorded_cases(INDEX["cases"], FOLDER, "DESCEND_MODERN_TRAJECTORIES"))
 def test_every_step_is_the_authors(case: dict[str, Any]):
     require(f"{case['source']} among the libraries of from_library", case["source"] in LIBRARIES)
     arrays, dtype = case["arrays"], getattr(torch, case["dtype"])

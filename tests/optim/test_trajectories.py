@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from system_needs import require
+from system_needs import recorded, require
 
 from descend.optim.compat import from_library, schedule_from_library
 from descend.optim.compat.known_deviations import NOT_COPIED
@@ -47,10 +47,6 @@ class Numbers:
 
 
 NUMBERS = Numbers()
-
-
-def test_the_folder_is_there():
-    require(f"recorded trajectories in {FOLDER}", bool(INDEX["cases"]), "set DESCEND_TRAJECTORIES")
 
 
 def library(case: dict[str, Any]) -> str:
@@ -220,7 +216,7 @@ def compare_rate(run: Run, step: int) -> None:
     np.testing.assert_allclose(have, want, rtol=1e-9)
 
 
-@pytest.mark.parametrize("case", INDEX["cases"], ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", recorded(INDEX["cases"], FOLDER, "DESCEND_TRAJECTORIES"))
 def test_every_step_is_that_of_the_library(case: dict[str, Any], tmp_path: Path):
     reason = left_out(case)
     require("a defect of the library that is not copied", reason is None, reason or "")
@@ -236,7 +232,7 @@ def test_every_step_is_that_of_the_library(case: dict[str, Any], tmp_path: Path)
         compare_rate(run, step)
 
 
-@pytest.mark.parametrize("case", INDEX.get("schedules", []), ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", recorded(INDEX.get("schedules", []), FOLDER, "DESCEND_TRAJECTORIES"))
 def test_every_rate_is_that_of_the_library(case: dict[str, Any]):
     arrays = {name: NUMBERS[key] for name, key in case["arrays"].items()}
     if "multiplier" in arrays:
@@ -253,9 +249,10 @@ def test_every_rate_is_that_of_the_library(case: dict[str, Any]):
     np.testing.assert_allclose(have, want, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in INDEX.get("schedules", []) if "warmup_strategy" in case], ids=lambda case: case["id"]
-)
+WARM = [case for case in INDEX.get("schedules", []) if "warmup_strategy" in case]
+
+
+@pytest.mark.parametrize("case", recorded(WARM, FOLDER, "DESCEND_TRAJECTORIES"))
 def test_the_rule_has_the_factor_of_the_schedule(case: dict[str, Any]):
     """LBSGD inside the rule and as a schedule are one thing, except for the strategy that is a ratio of norms."""
     names = ("batch_scale", "updates_per_epoch", "warmup_epochs", "warmup_strategy")
@@ -264,7 +261,7 @@ def test_the_rule_has_the_factor_of_the_schedule(case: dict[str, Any]):
     np.testing.assert_allclose(rule.factor(n).numpy(), NUMBERS[case["arrays"]["multiplier"]], rtol=1e-12)
 
 
-@pytest.mark.parametrize("fact", INDEX.get("facts", []), ids=lambda fact: fact["id"])
+@pytest.mark.parametrize("fact", recorded(INDEX.get("facts", []), FOLDER, "DESCEND_TRAJECTORIES"))
 def test_sgld_noise_has_the_recorded_moments(fact: dict[str, Any]):
     """Mean and spread of one step from zero weights with a zero gradient, over as many draws as were recorded."""
     name = "mxnet-1.9" if fact["id"].startswith("mx191") else "mxnet-2.0"
