@@ -1,4 +1,4 @@
-"""What this machine has, on each system: processors, memory, and devices with float64 or without.
+"""The resources of this machine, on each system: processors, memory, and devices with float64 or without.
 
 The numbers of an update are in float64, which some devices do not have, such as Apple's GPUs (MPS). What is one number
 for a tensor then lies on the host; torch takes such a number beside tensors of any device.

@@ -147,7 +147,7 @@ class PrivateFolder:
             os.unlink(self._at(name), dir_fd=self._descriptor)
 
     def _at(self, name: str) -> str:
-        """What names a file in calls that are relative to the descriptor, if there is one."""
+        """The path of a file in calls that are relative to the descriptor, if there is one."""
         return name if self._descriptor is not None else str(self.path / name)
 
     def _open(self, name: str, flags: int) -> IO[bytes]:
@@ -187,7 +187,7 @@ def _walk(path: Path, make: bool) -> int:
 
 
 def _entry(folder: int, name: str, make: bool) -> os.stat_result:
-    """What has a name in a directory; on request a new directory where nothing has."""
+    """The status of a name in a directory; on request a new directory where nothing has."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:

@@ -129,7 +129,7 @@ class _WeightAverage(Callback):
                 average.lerp_(now.to(average.dtype), part)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        """What is averaged: floating-point weights in training and, if asked for, buffers."""
+        """The values that are averaged: floating-point weights in training and, if asked for, buffers."""
         module, found = self._run.module, self._run.control.evaluated.trained
         kept = found if self.average_buffers else {name: found[name] for name, _ in module.named_parameters()}
         return {name: tensor for name, tensor in kept.items() if tensor.is_floating_point() or tensor.is_complex()}

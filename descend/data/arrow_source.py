@@ -441,7 +441,7 @@ def _facts(files: TableFiles, types: Mapping[str, Any], options: ReadOptions) ->
 
 
 def _bounded(files: TableFiles, name: str, kind: Any) -> ColumnFacts:
-    """What is known of a column without reading it."""
+    """The facts that are known of a column without reading it."""
     bounds = getattr(files, "bounds", None)
     if bounds is None or not library("pyarrow", "a table").types.is_integer(kind):
         return ColumnFacts()

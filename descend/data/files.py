@@ -232,7 +232,7 @@ def _read_twice(files: SourceFiles, paths: Sequence[Path]) -> set[Path]:
 def _kinds_of_others(
     found: FileFormat, files: SourceFiles, source: Any, options: ReadOptions, opened: FileSource
 ) -> tuple[tuple[str, ImageKind], ...]:
-    """What images the files of other roles have beyond those of this one, by field: all roles have one form."""
+    """The kinds of images in files of other roles and not in those of this one, by field: all roles have one form."""
     own: Mapping[str, ImageKind] = getattr(opened, "kinds", {})
     if not own or (options.colors is not None and options.depth is not None):
         return ()

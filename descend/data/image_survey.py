@@ -77,7 +77,7 @@ def spread(count: int, most: int) -> list[int]:
 
 
 def strided(count: int, most: int) -> list[int]:
-    """The same in an order whose beginning is spread as well, for what ends early."""
+    """Numbers as of `spread`, in an order whose beginning is spread as well, for what ends early."""
     numbers = spread(count, most)
     return [one for start in range(_STRIDES) for one in numbers[start::_STRIDES]]
 

@@ -1,4 +1,4 @@
-"""What the footer of a Parquet file says of each column of each row group.
+"""The entries of the footer of a Parquet file about each column of each row group.
 
 The footer is a structure of Thrift in its compact form: fields of a number and a type, integers in groups of seven
 bits. pyarrow reads it as well, but ends the process where such a description contradicts the schema, so it is not asked

@@ -119,7 +119,7 @@ class SourceFiles:
 
     @classmethod
     def found(cls, source: Any) -> SourceFiles:
-        """Those of a source; see `files_of`."""
+        """The files of a source; see `files_of`."""
         if not is_path(source):
             raise ConfigurationError(
                 f"the source must be a path, a folder, a pattern such as 'data/*.csv' or a list of these, got "
@@ -192,7 +192,7 @@ class SourceFiles:
         return files
 
     def _matching_anywhere(self, pattern: str) -> list[Path]:
-        """The same of a pattern with ** for any folders; `glob` goes through links in a circle time and again."""
+        """The files of a pattern with ** for any folders; `glob` goes through links in a circle time and again."""
         split = pattern.split("/")
         parts = [name for name, before in zip(split, ["", *split], strict=False) if (before, name) != _ANY_TWICE]
         plain = next(place for place, part in enumerate(parts) if _PATTERN & set(part))
@@ -233,7 +233,7 @@ class SourceFiles:
         return sorted(files)
 
     def line(self, place: object, more: Mapping[str, Iterable[Path]] | None = None) -> str:
-        """What is skipped of a source, in one line; empty where nothing is.
+        """One line on what is skipped of a source; empty where nothing is.
 
         Args:
             place: The name of the source.
@@ -271,7 +271,7 @@ def _some_names(names: Sequence[str]) -> str:
 
 
 def why_no_data(name: str) -> str | None:
-    """What a file or a folder of this name is, if it is one that a program puts beside data."""
+    """The purpose of a file or a folder of this name, if it is one that a program puts beside data."""
     if (known := NO_DATA.get(name)) is not None:
         return known
     return next((why for begin, why in _NO_DATA_BEGINNINGS.items() if name.startswith(begin)), None)
@@ -297,7 +297,7 @@ def _kind_of_name(name: str) -> str | None:
 
 
 def _walk(root: Path, why_skipped: Callable[[str], str | None]) -> Iterator[tuple[Path, str, bool]]:
-    """What is in a folder and those below it.
+    """The content of a folder and of those below it.
 
     Yields:
         A path; "file", "dangling" of a link that leads nowhere, or why it is skipped; whether it is in a linked folder.

@@ -84,7 +84,7 @@ def is_image(begin: bytes) -> bool:
 
 
 class ImageKind(NamedTuple):
-    """What an image has by its header, or what all of several images fit into.
+    """The colours and depth of an image by its header, or what all of several images fit into.
 
     Transparency is no part of it: most images with an alpha channel are opaque, which only their pixels show.
     """
@@ -344,7 +344,7 @@ def _check_size(width: int, height: int) -> None:
 
 
 class ImageHeader(NamedTuple):
-    """What the header of an image says."""
+    """The kind of an image by its header."""
 
     kind: ImageKind
     size: tuple[int, int]  # height and width as it is shown

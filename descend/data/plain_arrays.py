@@ -87,7 +87,7 @@ def plain_array(name: str, array: Array) -> Array:
 
 
 def _remedy(array: Array) -> str | None:
-    """What to do with an array of a type that torch lacks."""
+    """The remedy for an array of a type that torch lacks."""
     entries: list[Any] = array.reshape(-1).tolist() if array.dtype.kind in "USTO" else []
     if array.dtype.kind != "O" or any(isinstance(entry, (str, bytes)) for entry in entries):
         return text_hint(entries) if entries else _REMEDIES.get(array.dtype.kind)
@@ -95,7 +95,7 @@ def _remedy(array: Array) -> str | None:
 
 
 def text_hint(texts: Sequence[Any]) -> str:
-    """What to do with texts in place of numbers: classes have numbers, and among numbers the others are mistakes."""
+    """The remedy for texts in place of numbers: classes have numbers, and among numbers the others are mistakes."""
     if (problem := count_texts(texts).of_target()) is None:
         return NUMBER_CLASSES
     place, reason = problem

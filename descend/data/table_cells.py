@@ -104,7 +104,7 @@ class CellCounts:
     odd: tuple[Any, str] | None = None
 
     def joined(self, other: CellCounts) -> CellCounts:
-        """Those of two parts of a column."""
+        """The counts of two parts of a column together."""
         return CellCounts(
             self.plain + other.plain,
             self.integers + other.integers,

@@ -47,7 +47,7 @@ class _Below:
 
     @property
     def number(self) -> float:
-        """Of the first row."""
+        """The cells of the first row."""
         return _number(self.cell)
 
     @cached_property

@@ -79,7 +79,7 @@ class _Window:
 
 
 def members_of(path: Path) -> Iterator[Member]:
-    """What is in a tar file, in its order; of several archives in one file what is in all of them.
+    """The members of a tar file, in its order; of several archives in one file what is in all of them.
 
     Raises:
         DataError: it is not a tar file, is damaged, ends within a member or a header, or has sparse members.

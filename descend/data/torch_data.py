@@ -296,7 +296,7 @@ def _of_loader(loader: DataLoader[Any], how: Loading) -> Batches | BatchIterable
 
 
 def _with_masks(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """The same batches, where torch's own functions make them: they would drop the masks of arrays."""
+    """The batches of a loader, where torch's own functions make them: they would drop the masks of arrays."""
     from torch.utils.data import default_collate, default_convert
 
     own = {default_collate: plain_collate, default_convert: plain_convert}

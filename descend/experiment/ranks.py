@@ -214,7 +214,7 @@ def _digests(feed: Batches, ids: NDArray[np.int64]) -> dict[str, str]:
 
 
 def _drawn(feed: Feed, keys: Sequence[str]) -> list[str]:
-    """Those of some samples that are not the same each time they are read."""
+    """The numbers of samples that are not the same each time they are read."""
     if not keys or not isinstance(feed, Batches):
         return []
     ids = np.array([int(key.split()[1]) for key in keys], dtype=np.int64)

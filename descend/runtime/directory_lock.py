@@ -226,7 +226,7 @@ class HeldFolder:
         self._identity = path.stat() if self._descriptor is None else os.fstat(self._descriptor)
 
     def change(self) -> str | None:
-        """What became of the folder, as the beginning of a sentence; None while it is there.
+        """The fate of the folder, as the beginning of a sentence; None while it is there.
 
         Raises:
             OSError: the file system cannot be reached.

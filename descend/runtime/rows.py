@@ -68,7 +68,7 @@ class RowList(list[dict[str, Any]]):
         del self._chain[kept + 1 :]
 
     def position(self, count: int) -> dict[str, Any]:
-        """What a checkpoint holds of the first `count` rows."""
+        """The part of a checkpoint about the first `count` rows."""
         for row in self[len(self._chain) - 1 : count]:
             kept = {name: value for name, value in row.items() if name != "seconds"}
             self._chain.append(hashlib.sha256(self._chain[-1] + json.dumps(kept, sort_keys=True).encode()).digest())

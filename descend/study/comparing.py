@@ -144,7 +144,7 @@ def _is_over_classes(loss: Any) -> bool:
 def _argument_problems(
     model: Any, metric: Any, metrics: Any, targets: Any, trials: Any, shortlist: Any, executor: Any
 ) -> list[str]:
-    """What is wrong with the kinds of arguments that are not fields of a study."""
+    """Problems with the kinds of arguments that are not fields of a study."""
     by_name = "a mapping from names to metrics"
     per_arm = trials if isinstance(trials, collections.abc.Mapping) else {}
     return collect(

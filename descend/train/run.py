@@ -108,7 +108,7 @@ class RunPart(Protocol):
 
 
 class RunChecks:
-    """What is looked for between steps, and at the end.
+    """A check between steps, and at the end.
 
     Args:
         run: The run.

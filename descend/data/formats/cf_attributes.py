@@ -1,4 +1,4 @@
-"""What netCDF's conventions say about the numbers of an HDF5 data set: which are missing, and what others stand for.
+"""The meaning that netCDF's conventions give numbers of HDF5 data sets: which are missing, what others stand for.
 
 _Unsigned                     "true": signed integers are unsigned ones of as many bits; "false": the other way round
 _FillValue, missing_value     stored numbers that are missing; `missing_value` may be several
@@ -53,7 +53,7 @@ _BARE_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"  # tha
 
 @dataclass(frozen=True)
 class StoredNumbers:
-    """What the stored numbers of a data set stand for.
+    """The meaning of the stored numbers of a data set.
 
     Args:
         stored: Their type, where it is another one than that of the data set; else None.
@@ -105,7 +105,7 @@ class StoredNumbers:
 
 
 class Meanings:
-    """What the stored numbers of the fields of some files stand for."""
+    """The meaning of the stored numbers of the fields of some files."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Path, str], StoredNumbers] = {}
@@ -177,7 +177,7 @@ def is_bare_dimension(data_set: Any) -> bool:
 def stored_numbers(
     name: str, data_set: Any, of_file: np.dtype[Any], *, netcdf: bool, is_enum: bool
 ) -> StoredNumbers | None:
-    """What the attributes of a data set of numbers say.
+    """Read the attributes of a data set of numbers.
 
     Args:
         name: Of the field, for messages.

@@ -382,7 +382,7 @@ class _PlainTables:
         self._notes: dict[Path, str] = {}
 
     def of(self, path: Path) -> tuple[Path, ReadOptions]:
-        """What is parsed in place of a file, and how; whether it has a header is known."""
+        """The file that is parsed in place of another, and how; whether it has a header is known."""
         if path not in self._used:
             self._used[path] = self._to_parse(path)
         copy, own = self._used[path]
@@ -406,7 +406,7 @@ class _PlainTables:
         return copy, _with_header(copy.path, own, path)
 
     def notes(self) -> list[str]:
-        """What is suspicious in the files that were parsed."""
+        """Sentences on what is suspicious in the files that were parsed."""
         return list(self._notes.values())
 
     def parse(self, path: Path) -> Iterable[Any]:

@@ -260,7 +260,7 @@ class TarShards:
         return found
 
     def _notes(self, paths: Sequence[Path], shards: Sequence[ShardIndex]) -> tuple[str, ...]:
-        """What is not read of the members, in one line."""
+        """One line on the members that are not read."""
         skipped: dict[str, tuple[list[str], int]] = {}
         read = {ending for form in self._forms.values() for ending in form.ending.split(";")}
         for shard in shards:

@@ -123,7 +123,7 @@ class _LeftOut:
 
 @dataclass
 class RunMetrics:
-    """What the rows of one `metrics.jsonl` say.
+    """The series in the rows of one `metrics.jsonl`.
 
     Attributes:
         lines: That were read.
@@ -159,7 +159,7 @@ class RunMetrics:
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]]) -> RunMetrics:
-        """Of rows that are in memory."""
+        """Make it from rows that are in memory."""
         made = cls()
         for row in rows:
             made.lines += 1
@@ -168,7 +168,7 @@ class RunMetrics:
 
     @property
     def problems(self) -> list[str]:
-        """What was left out, in sentences."""
+        """Sentences on what was left out."""
         lines, values = self._lines, self._values
         found = [f"{lines.count:,} of {self.lines:,} lines are left out; the first is {lines.first}"]
         more = [f"{values.count:,} values are left out; the first is in {values.first}"]

@@ -129,7 +129,7 @@ class MetricsFile:
 
     @property
     def problems(self) -> list[str]:
-        """What was left out, in sentences."""
+        """Sentences on what was left out."""
         return [*([self.problem] if self.problem else []), *self.metrics.problems]
 
     @property
@@ -163,7 +163,7 @@ def _identity(file: BufferedReader) -> tuple[int, ...]:
 
 
 def _ends(file: BufferedReader) -> RunMetrics:
-    """Of whole lines at the beginning and at the end of a file."""
+    """A hash of whole lines at the beginning and at the end of a file."""
     size, made = os.fstat(file.fileno()).st_size, RunMetrics()
     for most in _GLANCES:
         file.seek(0)

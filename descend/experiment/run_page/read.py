@@ -202,7 +202,7 @@ class RunRecord:
 
     @property
     def seconds(self) -> float:
-        """Of all passes over samples."""
+        """The number of mini-batches of all passes over samples."""
         return sum(one.seconds for one in self.metrics.values())
 
     @property

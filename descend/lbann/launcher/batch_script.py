@@ -136,7 +136,7 @@ class BatchScript:
         return [shlex.join([*local.command(each, []), "--no-python"])]
 
     def problems(self) -> list[str]:
-        """What no script can have: a wrong count, or text that would stand on lines of its own."""
+        """The problems that no script may have: a wrong count, or text that would stand on lines of its own."""
         named = {"job_name": self.job_name, "work_dir": str(self.work_dir), "launcher": self.launcher, **self.options}
         return collect(
             check_integer("nodes", self.nodes, 1),

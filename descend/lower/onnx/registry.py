@@ -37,5 +37,5 @@ def importer(kind: str) -> NodeImporter | None:
 
 
 def integers_of(kind: str) -> Integers:
-    """What an operator does with integers."""
+    """How an operator treats integers."""
     return _INTEGERS.get(kind, "refused")

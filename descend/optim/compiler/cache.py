@@ -338,7 +338,7 @@ class KernelCompiler:
         return self._folders[path]
 
     def _stored(self, job: CompileJob) -> bytes | None:
-        """What the cache has of a file; a cache that cannot be read, or belongs to others, has nothing."""
+        """The entry of a file in the cache; a cache that cannot be read, or belongs to others, has nothing."""
         try:
             return self._folder().read(job.file)
         except OSError:

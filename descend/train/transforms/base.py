@@ -84,7 +84,7 @@ class Withheld:
 
 
 class UpdateWindow(NamedTuple):
-    """Of how many mini-batches an update is made.
+    """The number of mini-batches of which an update is made.
 
     Attributes:
         first: The first update.
@@ -135,7 +135,7 @@ class GradientTransform:
         return None
 
     def window(self) -> UpdateWindow:
-        """Of how many mini-batches it lets an update be made."""
+        """The number of mini-batches of which it lets an update be made."""
         return UpdateWindow()
 
     def kept(self) -> str:
