@@ -1,5 +1,8 @@
 """The resources of this machine, on each system: processors, memory, and devices with float64 or without.
 
+From page-locked memory of the host, copies to a GPU do not wait. The system may refuse it: containers, virtual machines
+and limits of a user have less of it than memory. Ordinary memory serves as well, and only more slowly.
+
 The numbers of an update are in float64, which some devices do not have, such as Apple's GPUs (MPS). What is one number
 for a tensor then lies on the host; torch takes such a number beside tensors of any device.
 """
@@ -11,11 +14,25 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
+from descend.errors import warn
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     import torch
     from torch import Tensor
 
-__all__ = ["as_double", "cores", "for_double", "has_double", "home", "memory_bytes", "number"]
+__all__ = [
+    "as_double",
+    "cores",
+    "for_double",
+    "has_double",
+    "home",
+    "memory_bytes",
+    "number",
+    "page_locked",
+    "page_locked_copy",
+]
 
 
 def cores() -> int:
@@ -71,3 +88,31 @@ def number(p: Tensor, value: float = 0.0) -> Tensor:
     if has_double(p.device):
         return p.new_full((), value, dtype=torch.float64)
     return torch.full((), value, dtype=torch.float64, device="cpu")
+
+
+_refused: list[str] = []
+
+
+def page_locked(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A tensor on the CPU with any values, in page-locked memory if there is some."""
+    import torch
+
+    return _locked_or(
+        lambda: torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=True),
+        lambda: torch.empty(tuple(shape), dtype=dtype, device="cpu"),
+    )
+
+
+def page_locked_copy(tensor: Tensor) -> Tensor:
+    """A copy of a tensor on the CPU in page-locked memory, or the tensor itself where there is none."""
+    return _locked_or(tensor.pin_memory, lambda: tensor)
+
+
+def _locked_or(make: Callable[[], Tensor], instead: Callable[[], Tensor]) -> Tensor:
+    if not _refused:
+        try:
+            return make()
+        except RuntimeError as problem:
+            _refused.append(str(problem).partition("\n")[0])
+            warn(f"descend: there is no page-locked memory ({_refused[0]}); copies to the GPU wait for the host")
+    return instead()

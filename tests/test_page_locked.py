@@ -5,8 +5,8 @@ import warnings
 import pytest
 import torch
 
-from descend import page_locked as module
-from descend.page_locked import page_locked, page_locked_copy
+from descend import machine as module
+from descend.machine import page_locked, page_locked_copy
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import numpy as np
 from descend.data.nested_fields import stored_rows
 from descend.data.plain_arrays import columns_of, widened
 from descend.errors import DataError
-from descend.page_locked import page_locked
+from descend.machine import page_locked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

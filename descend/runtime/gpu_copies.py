@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from descend.data.tensor_reader import STAGED_BYTES
-from descend.page_locked import page_locked, page_locked_copy
+from descend.machine import page_locked, page_locked_copy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

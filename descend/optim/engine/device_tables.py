@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from descend.page_locked import page_locked, page_locked_copy
+from descend.machine import page_locked, page_locked_copy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from descend.errors import ConfigurationError
-from descend.page_locked import page_locked
+from descend.machine import page_locked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -115,7 +115,7 @@ def test_tables_within_tables_are_dotted_names_in_python_too():
 NO_DIMENSIONS = [
     *(3, None, "log", [1, 3], {}, {"log": 3}, {"log": None}, {"log": [3, 1]}, {"log": ["a", "b"]}, {"lgo": [1, 3]}),
     *({"log": [1, 10**400]}, {"log": [5e-324, 1e308]}, {"linear": [-1e308, 1e308]}, {"log": [1, 3], "linear": [1, 3]}),
-    *({"integer": [1, math.inf]}, {"choice": []}, object()),
+    *({"integer": [1, math.inf]}, {"choice": []}, Ellipsis),
 ]
 
 
