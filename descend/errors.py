@@ -49,7 +49,6 @@ __all__ = [
     "TextError",
     "Unsupported",
     "WrongType",
-    "missing_library",
     "nearest",
     "table",
 ]
