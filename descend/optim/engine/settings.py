@@ -67,8 +67,9 @@ TORCH_KEYS = frozenset(
 COMMON_KEYS = frozenset({"runner", "on_nonfinite"})
 COUNTERS = ("updates", "skipped", "seed")
 
-# Keys that SAM and schedule-free wrappers put into groups, although they are or resemble options of rules or of torch.
-_OF_WRAPPERS = frozenset({"rho", "sam_eps", "step", "lr_max", "weight_sum", "foreach", "fused", "capturable"})
+# Keys that SAM, Lookahead and schedule-free wrappers put into groups, although they are or resemble options of rules or
+# of torch.
+_OF_WRAPPERS = frozenset({"rho", "sam_eps", "alpha", "step", "lr_max", "weight_sum", "foreach", "fused", "capturable"})
 
 # Names that other libraries use for an option, and the option. Where a rule has it, such a key of a group is a mistake.
 _OF_LIBRARIES: Mapping[str, str] = {
@@ -227,8 +228,10 @@ def is_of_others(key: str, rule: type[Rule]) -> bool:
     Wrappers around optimizers keep counts and options of their own in the groups that they share with them: Lookahead
     `counter`, SAM `rho` and `adaptive`, layer-wise rates of timm `lr_scale`.
     """
-    if key in _OF_WRAPPERS or _OF_LIBRARIES.get(key) in {*OPTIONS, *rule_fields(rule)}:
-        return key in _OF_WRAPPERS
+    if _OF_LIBRARIES.get(key) in {*OPTIONS, *rule_fields(rule)}:
+        return False
+    if key in _OF_WRAPPERS:
+        return True
     options = {name for info in rules().values() for name, _ in info.options} | set(ALIASES)
     return not (key in options or key in TORCH_FORMS or nearest(key, [*rule_fields(rule), *ALIASES, *OPTIONS]))
 
