@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from descend.display import printable
-from descend.svg import NAMESPACE, attribute, document, text
+from descend.pages.svg import NAMESPACE, attribute, document, text
 
 
 @given(st.text())
