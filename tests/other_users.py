@@ -3,13 +3,11 @@
 import os
 from collections.abc import Callable
 
-import pytest
+from system_needs import needs
 
 VICTIM, ATTACKER = 54321, 54322
 
-needs_root = pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="another user can be played by the administrator alone"
-)
+needs_root = needs("the administrator, who can play another user", hasattr(os, "geteuid") and os.geteuid() == 0)
 
 
 def as_user(user: int, act: Callable[[], object]) -> int:

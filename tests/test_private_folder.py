@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 from other_users import ATTACKER, VICTIM, as_user, needs_root, status_of
+from system_needs import needs_compiler
 
 from descend.private_folder import PrivateFolder, cache_root, load_library
-
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def read(
     own: tuple[str, ...] = getattr(source, "target", ())
     kept = given.target or tuple(one for one in (*own, *getattr(opened, "target", ())) if one in names)
     optional: frozenset[str] = getattr(opened, "optional", frozenset()) if fields is None else frozenset()
-    notes: tuple[str, ...] = getattr(opened, "notes", ())
+    notes = tuple(dict.fromkeys((*notes, *getattr(opened, "notes", ()))))
     return FileReader(role, opened, name, names, kept, optional=optional, notes=notes)
 
 

@@ -325,7 +325,8 @@ def _say_rounding(module: torch.nn.Module, feed: Feed, targets: Any) -> None:
         targets if isinstance(targets, (list, tuple)) else (targets,) if isinstance(targets, str) else TARGET_NAMES
     )
     first = reader.read(np.zeros(1, np.int64))
-    inputs = {name: torch.as_tensor(value) for name, value in first.items() if name not in left_out}
+    numbers = {name: value for name, value in first.items() if np.asarray(value).dtype.kind in "fiub"}
+    inputs = {name: torch.as_tensor(value) for name, value in numbers.items() if name not in left_out}
     rounded = [name for name in rounded if name in inputs]
     if rounded and takes_one(module, list(inputs), inputs):
         listed = ", ".join(f"'{name}' up to {largest[name]:,}" for name in rounded[:5])

@@ -13,8 +13,8 @@ def test_the_folder_is_that_of_the_environment_or_below_the_home(monkeypatch, tm
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
     assert cache_folder("tar") == tmp_path / "x" / "descend" / "tar"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert cache_folder("tar") == tmp_path / "home" / ".cache" / "descend" / "tar"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder("tar") == tmp_path / ".cache" / "descend" / "tar"
     assert not list(tmp_path.iterdir())  # nothing is made by asking
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from pyarrow import feather
+from system_needs import needs
 
 from descend.data import paths, read
 from descend.data.paths import HEAD_BYTES, NO_DATA, SourceFiles, files_of, head, is_path, skipped_line
@@ -246,7 +247,7 @@ def test_links_that_lead_nowhere_are_errors_that_name_all_of_them(folder):
     root = folder("data/a/1.png")
     for number in range(7):
         (root / "data" / "a" / f"x{number}.png").symlink_to(root / "gone.png")
-    with pytest.raises(DataError, match=r"x0\.png is a link to '.*gone\.png', which is not there: mount") as caught:
+    with pytest.raises(DataError, match=r"x0\.png is a link to '.*, which is not there: mount") as caught:
         files_of(root / "data")
     assert len(caught.value.problems) == 6
     assert caught.value.problems[-1] == "and 2 links more lead nowhere"
@@ -287,7 +288,7 @@ def test_what_is_skipped_is_counted_and_named(folder):
     assert skipped_line({"hidden": ([".a\n\x1b[31m"], 1)}, 1, "files in x\ty").isprintable()
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root reads every folder")
+@needs("a user who may not read every folder", os.getuid() != 0)
 def test_a_folder_that_cannot_be_read_is_an_error(folder):
     root = folder("a/1.csv", "b/2.csv")
     (root / "b").chmod(0)

@@ -182,7 +182,7 @@ def of(values):
     [
         ("cross_entropy", of(3), ("sample", ": 3", "class numbers from 0 to 2")),
         ("cross_entropy", of(-1), (": -1", "-100 to be ignored")),
-        ("cross_entropy", of(0.5), ("float32", "takes integers")),
+        ("cross_entropy", of(0.5), ("are not class numbers, which are integers", "sample 0: 0.5")),
         ("nll", of(7), (": 7", "class numbers")),
         ("mse", torch.full((40, 3), torch.nan), (": nan", "finite numbers")),
         ("bce_with_logits", torch.full((40, 3), 5.0), (": 5.0", "probabilities in [0, 1]")),

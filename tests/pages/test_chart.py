@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from system_needs import library
 
 from descend.pages.chart import COLOURS, HEIGHT, Axis, Chart, Line, vega_lite
 
@@ -130,7 +131,7 @@ def test_limits_are_drawn_as_far_as_axes_reach(limits):
 
 
 def test_numbers_at_the_ends_are_drawn():
-    pytest.importorskip("vl_convert")
+    library("vl_convert", "vl-convert-python")
     from descend.pages.draw import draw
 
     for values in ((1e300, -1e300), (1e308, 1.0, 2.0), (1e-300, 1e300)):

@@ -302,7 +302,7 @@ def test_matched_is_said_of_equal_designs_that_meet_the_target():
 
 
 def test_a_model_that_is_none_and_an_arm_that_is_made_already_are_reported():
-    with pytest.raises(ConfigurationError, match="model is 3; it must be a function that returns a new torch module"):
+    with pytest.raises(ConfigurationError, match=r"model must be a torch\.nn\.Module or a function, got 3"):
         descend.compare(3, TASK.loss, DATA, ["Adam"], batch_size=32, steps=1, trials=1, seeds=1)
     made = torch.optim.SGD(TASK.model().parameters(), lr=0.1)
     with pytest.raises(ConfigurationError, match=r"and not an object of SGD$"):
@@ -313,7 +313,7 @@ def test_a_model_that_is_none_and_an_arm_that_is_made_already_are_reported():
     ("change", "said"),
     [
         ({"model": lambda: None}, "model returned None; it must be a function that returns a new torch module"),
-        ({"model": "mlp"}, "model is 'mlp'; it must be a function"),
+        ({"model": "mlp"}, "model must be a torch.nn.Module or a function, got 'mlp'"),
         ({"steps": 6.0}, r"steps is 6\.0; expected an integer"),
         ({"batch_size": "20"}, "batch_sizes is '20'; expected an integer"),
         ({"trials": "3"}, None),

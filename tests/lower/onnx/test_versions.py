@@ -7,6 +7,7 @@ import onnx
 import pytest
 import torch
 from onnx import helper
+from system_needs import require
 
 import descend
 from descend.errors import StorageError, Unsupported
@@ -169,8 +170,7 @@ def test_slopes_of_channels_and_slopes_that_are_repeated():
     ids=lambda value: f"{value.kind}" if isinstance(value, Case) else None,
 )
 def test_what_a_version_does_not_have_is_refused_by_name(case, opset, message):
-    if opset > onnx.defs.onnx_opset_version():
-        pytest.skip("onnx does not have it")
+    require(f"onnx with opset {opset}", opset <= onnx.defs.onnx_opset_version(), "pip install --upgrade onnx")
     with pytest.raises(Unsupported, match=f"node 'node' .*{message}"):
         by_descend(case, opset)
 

@@ -18,7 +18,6 @@ from descend.optim.compiler.partition import carry_out, partition
 from descend.optim.compiler.trace import FUNCTIONS, Op, Ref, Trace, Untraceable
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
 
 
@@ -110,9 +109,11 @@ def truth(op: Op, dtype: torch.dtype) -> Tensor:
 
 
 def compiled(source: str, path: Path) -> ctypes.CDLL:
-    process: subprocess.Popen[str] = kernels.compile_command(source, path, FLAGS)
-    _, said = process.communicate()
-    assert process.returncode == 0, said
+    folder = path.with_suffix("")  # which is removed with what the compiler writes
+    folder.mkdir()
+    process = kernels.compile_command(source, folder / path.name, FLAGS)
+    assert process.has_ended(wait=True)
+    path.write_bytes(process.end())
     return ctypes.CDLL(str(path))
 
 

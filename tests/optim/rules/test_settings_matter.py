@@ -25,6 +25,7 @@ WORDS = {
     "decay_at": ("rate", "corrected", "corrected after"),
     "warmup_strategy": ("linear", "power2", "sqrt", "lars"),
     "ratio_of": ("parts", "sum"),
+    "base": ("adamw", "lion"),
     "adjust": ("original", "match_rms_adamw"),
 }
 
