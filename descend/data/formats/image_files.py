@@ -20,6 +20,7 @@ import numpy as np
 
 from descend.data.file_format import IMAGE_OPTIONS, FileFormat
 from descend.data.image_survey import LOOKED_AT, form_of_images
+from descend.data.numbered_texts import check_classes
 from descend.data.paths import role_of, why_no_data
 from descend.data.pictures import is_image
 from descend.data.read_threads import in_threads
@@ -164,7 +165,9 @@ def _open_list(paths: Sequence[Path], options: ReadOptions) -> ImageFiles:
                 f"{paths[0]}: {files[odd]} has {len(numbers[odd])} labels and {files[0]} has {len(numbers[0])}"
             )
         return ImageFiles(files, numbers if len(numbers[0]) > 1 else [one for (one,) in numbers], (), options)
-    return ImageFiles(files, *_numbered(labels, options.classes_of("label"), str(paths[0])), options)
+    if (given := options.classes_of("label")) is None:
+        check_classes("'label'", labels, lambda sample: str(files[sample]))
+    return ImageFiles(files, *_numbered(labels, given, str(paths[0])), options)
 
 
 def _split(line: str) -> list[str]:

@@ -330,3 +330,18 @@ def test_a_run_says_what_is_skipped(tmp_path, capsys):
     (tmp_path / ".hidden").unlink()
     descend.fit(module, "cross_entropy", str(tmp_path), **how)
     assert "skipped" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["0.5", "1.5", "2.5"], "'label': all 3 cells are numbers with fractions"),
+        (["0", "10", "x"], "2.png, 'label': 'x' is no number, and 2 of 3 cells are"),
+    ],
+)
+def test_numbers_in_a_list_do_not_become_names_of_classes(tmp_path, labels, words):
+    for number in range(3):
+        Image.fromarray(PIXELS[number]).save(tmp_path / f"{number}.png")
+    (tmp_path / "list.txt").write_text("".join(f"{number}.png {label}\n" for number, label in enumerate(labels)))
+    assert words in refusal(tmp_path / "list.txt")
+    assert read(tmp_path / "list.txt", classes=labels).column("label").tolist() == [0, 1, 2]
