@@ -177,7 +177,8 @@ def _by_numbers(
         beside = (
             texts and (len(below) >= _SOME_ROWS or any(one.has_another_form() for one in numbers)) and len(below) > 1
         )
-        return True if spaced or rising or beside else None
+        named_so = spaced and values[1] > values[0] and (values[1] - values[0] == 1 or any(map(_Below.is_far, numbers)))
+        return True if named_so or rising or beside else None
     if spaced:
         return True if texts or (any(odd) and len(values) > 2) else _unlike_rows(values, below)
     comes_again = any(len(column) >= _SOME_ROWS and len(set(column)) <= len(column) / 2 for column in texts)

@@ -136,3 +136,11 @@ def test_names_beyond_the_first_characters(tmp_path):
     rows = np.random.default_rng(0).random((3, len(names))).round(3)
     path.write_text("\n".join([",".join(names), *(",".join(map(str, row)) for row in rows.tolist())]) + "\n")
     assert len(read(path)) == 3
+
+
+def test_evenly_spaced_numbers_may_be_a_sample_too():
+    below = [["4.9", "3.0", "1.4"], ["4.7", "3.2", "1.3"], ["5.0", "3.6", "1.4"]]
+    assert has_names(["5", "3", "1"], below) is None
+    assert has_names(["1", "3", "5"], below) is None
+    assert has_names(["1", "2", "3"], below) is True
+    assert has_names(["400", "410", "420"], below) is True
