@@ -158,8 +158,8 @@ def _first_rows(path: Path, separator: str, encoding: str, quote: str, escape: s
 def _are_marked(path: Path, encoding: str, quote: str) -> bool:
     """Whether the cells of the first line are in quotes, and numbers of the second are not."""
     lines = [line for line in _lines(path, encoding) if line.strip()][:2]
-    if not quote or len(lines) < 2 or quote not in lines[0]:
-        return False
+    if not quote or len(lines) < 2 or quote not in lines[0] or any(line.count(quote) % 2 for line in lines):
+        return False  # a cell of several lines leaves its quotes in other ones
     first, second = (_without_quoted(line, quote) for line in lines)
     return not any(map(str.isalnum, first)) and any(map(str.isdigit, second))
 
@@ -475,8 +475,13 @@ def _without_names(path: Path, options: ReadOptions) -> dict[str, str]:
     if not options.header:
         return {}
     _, cells = first_row(path, options.separator, _encoding_of(path, options.encoding), _quote(options), options.escape)
-    reason = "it has no name in the first row, as the row numbers that pandas writes"
-    return {f"column {number}": reason for number, cell in enumerate(cells, start=1) if not cell.strip()}
+    reason = "it has no name in the first row"
+    of_first = f"{reason}, as the row numbers that pandas writes"
+    return {
+        f"column {number}": of_first if number == 1 else reason
+        for number, cell in enumerate(cells, start=1)
+        if not cell.strip()
+    }
 
 
 def _repaired(path: Path, allowed: int, options: ReadOptions) -> Repaired:
