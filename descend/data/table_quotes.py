@@ -128,10 +128,10 @@ class QuoteCheck:
         """The quotes that open or close, where some are within cells or escaped."""
         found: list[int] = []
         is_open, opened, skipped = self.is_open, self._opened_at, -1
-        for place in places:
-            if place == skipped or self._is_escaped(whole, place):
+        lines = (self._line + np.searchsorted(ends, places)).tolist()
+        for place, line in zip(places, lines, strict=True):
+            if place == skipped or (self._escape and self._is_escaped(whole, place)):
                 continue
-            line = self._line + int(np.searchsorted(ends, place))
             if is_open and whole[place + 1] == self._quote[0]:
                 skipped = place + 1
                 continue
@@ -143,8 +143,10 @@ class QuoteCheck:
         return np.array(found, np.int64)
 
     def _is_escaped(self, whole: bytes, place: int) -> bool:
-        before = whole[:place]
-        return bool(self._escape) and (place - len(before.rstrip(self._escape))) % 2 == 1
+        begin = place
+        while begin > 0 and whole[begin - 1] == self._escape[0]:
+            begin -= 1
+        return (place - begin) % 2 == 1
 
     def _toggle(self, whole: bytes, places: NDArray[np.int64], lines: NDArray[np.int64], end: int) -> None:
         """Open and close cells at these places."""
