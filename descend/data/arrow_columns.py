@@ -275,7 +275,9 @@ def flattened(table: Any) -> Any:
         if isinstance(column.type, pa.BaseExtensionType):
             table = table.set_column(number, column.name, _stored(values))
         elif pa.types.is_struct(column.type) and {part.name for part in column.type} == {"bytes", "path"}:
-            table = table.set_column(number, column.name, pc.struct_field(values, "bytes"))
+            contents = pc.struct_field(values, "bytes")
+            bare = pa.types.is_null(contents.type)  # as pyarrow has them where each is missing
+            table = table.set_column(number, column.name, contents.cast(pa.binary()) if bare else contents)
     while any(pa.types.is_struct(column.type) for column in table.schema):
         table = table.flatten()
     names = table.schema.names

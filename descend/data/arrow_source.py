@@ -378,9 +378,9 @@ def _cell(files: TableFiles, place: Any, column: str) -> str:
 def _image_form(
     files: TableFiles, chunks: Pieces[Chunk], name: str, first: bytes | None, options: ReadOptions
 ) -> ImageForm:
-    """The form of a column of images, of which the first one is known."""
-    if first is None or not is_image(first):
-        raise DataError(f"'{name}' holds {getattr(files, 'bytes_are', 'bytes that are no images')}")
+    """The form of a column of images, of which the first value is known, and may be damaged."""
+    if first is None:
+        raise DataError(f"'{name}' has no bytes in any row: read images in files of their own as a folder or a list")
     found: list[bytes] = []
     loaded = 0
     for values in _some_parts(files, chunks, name):
@@ -388,6 +388,8 @@ def _image_form(
         loaded += values.nbytes
         if loaded > _LOOKED_AT_BYTES:
             break
+    if not is_image(first) and not any(map(is_image, found)):
+        raise DataError(f"'{name}' holds {getattr(files, 'bytes_are', 'bytes that are no images')}")
     return form_of_images(len(found), found.__getitem__, options, lambda _: f"column '{name}'", field=name)
 
 

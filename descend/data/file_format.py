@@ -329,6 +329,8 @@ def _wrong_values(options: ReadOptions) -> list[str]:
     escape = value["escape"]
     if escape is not None and (not isinstance(escape, str) or len(escape) != 1 or not escape.isascii()):
         found.append(f"escape must be one character of ASCII, such as '\\\\', got {shown(escape)}")
+    elif escape is not None and (escape.isalnum() or escape in f",;|\t\r\n {separator or ''}"):
+        found.append(f"escape must be no letter, digit, blank or separator, got {shown(escape)}: pass such as '\\\\'")
     for name in ("missing", "text"):
         some = value[name]
         if some is not None and (isinstance(some, str) or not _are_texts(some)):

@@ -108,9 +108,10 @@ def read(
             f"read: role must be one of {', '.join(ROLES)}, got {shown(role)}{nearest(role, ROLES)}"
         )
     given = options_of(role, target, options)
-    notes: tuple[str, ...] = getattr(source, "notes", ())
+    notes: tuple[str, ...]
     if not is_path(source) and (found := object_source(source, given)) is not None:
         name, opened = found
+        notes = tuple(dict.fromkeys([*getattr(source, "notes", ()), *getattr(opened, "notes", ())]))
         if given.cache:
             raise ConfigurationError(
                 f"read: cache= knows files again by their names and times, and {type(source).__name__} is an object: "
@@ -139,7 +140,6 @@ def read(
     own: tuple[str, ...] = getattr(source, "target", ())
     kept = given.target or tuple(one for one in (*own, *getattr(opened, "target", ())) if one in names)
     optional: frozenset[str] = getattr(opened, "optional", frozenset()) if fields is None else frozenset()
-    notes = tuple(dict.fromkeys((*notes, *getattr(opened, "notes", ()))))
     return FileReader(role, opened, name, names, kept, optional=optional, notes=notes)
 
 

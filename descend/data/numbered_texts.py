@@ -14,14 +14,14 @@ from descend.data.wrapped_source import WrappedSource
 from descend.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
 
     from descend.data.file_format import FileSource, ReadOptions
     from descend.data.reader_protocol import Array
 
-__all__ = ["with_class_numbers", "with_numbers"]
+__all__ = ["check_classes", "with_class_numbers", "with_numbers"]
 
 _READ_AT_ONCE = 8192
 
@@ -70,6 +70,29 @@ class _ClassNumbers(WrappedSource):
         return whole
 
 
+def check_classes(what: str, texts: Sequence[str], place: Callable[[int], str] | None = None) -> None:
+    """Refuse texts that are to become classes where most of them are numbers.
+
+    Args:
+        what: The name of the field, or of the file and the field.
+        texts: Of all samples.
+        place: The file and the place of a sample, by its number, for the error.
+
+    Raises:
+        DataError: they are.
+    """
+    _refuse_numbers(what, count_texts(texts), place)
+
+
+def _refuse_numbers(what: str, counts: CellCounts, place: Callable[[int], str] | None) -> None:
+    if (problem := counts.of_target()) is not None:
+        begin = "" if place is None or problem[0] is None else f"{place(problem[0])}, "
+        raise DataError(
+            f"{begin}{what}: {problem[1]}: save numbers as numbers, or say classes=[...] if they are texts, each of "
+            "them a class"
+        )
+
+
 def with_numbers(source: FileSource, options: ReadOptions) -> FileSource:
     """The source, with integers in place of the text in fields that name classes.
 
@@ -102,12 +125,7 @@ class _NumberedTexts(WrappedSource):
                 part = count_texts(flat).moved(lambda place, first=first, width=width: first + place // width)
                 counts[name] = counts[name].joined(part)
         for name, of in counts.items():
-            if (problem := of.of_target()) is not None:
-                place = f"{source.place(problem[0])}, '{name}': " if problem[0] is not None else f"'{name}': "
-                raise DataError(
-                    f"{place}{problem[1]}: save numbers as numbers, or say classes=[...] if they are texts, each of "
-                    "them a class"
-                )
+            _refuse_numbers(f"'{name}'", of, source.place)
         own = {name: sorted(found[name]) if name in found else options.classes_of(name) or [] for name in names}
         self.classes = {**self.classes, **own}
         self._numbers = {name: {text: number for number, text in enumerate(of)} for name, of in own.items()}

@@ -155,6 +155,8 @@ class SourceFiles:
         self.skipped.setdefault(kind, []).append(path)
 
     def _add(self, text: str) -> None:
+        if not text:
+            raise ConfigurationError("the source must be a path, got ''; '.' is the folder that is worked in")
         path = Path(text)
         try:
             if path.is_dir():

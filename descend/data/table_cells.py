@@ -128,23 +128,28 @@ class CellCounts:
             return self._odd_cell()
         if self.plain == self.total > self.integers:
             return None, f"all {self.total:,} cells are numbers with fractions"
-        if self.total and (self.plain + self.separated) * 2 >= self.total and self.separated:
-            some = "all" if not self.others else f"{self.plain + self.separated:,} of"
-            return self.odd and self.odd[
-                0
-            ], f"{some} {self.total:,} cells are numbers in a form such as {self._shown()}"
-        return None
+        return self._separated_cells()
 
     def of_feature(self) -> tuple[Any, str] | None:
         """Likewise for a column that is not one of text: one cell, or few of many, are no numbers."""
         odd = self.total - self.plain
+        if self.plain > 0 == odd:
+            return None, f"all {self.total:,} cells are numbers, and other columns have commas before fractions"
         if self.plain > odd > 0 and (odd == 1 or odd * _FEW <= self.total):
             return self._odd_cell()
         return None
 
     def of_text(self) -> tuple[Any, str] | None:
-        """Likewise what is to say of a column that stays one of text: most of its cells are numbers."""
-        return self._odd_cell() if self.plain > self.total - self.plain > 0 else None
+        """Likewise what is to say of a column that stays one of text: most of its cells are numbers, of any form."""
+        return self._odd_cell() if self.plain > self.total - self.plain > 0 else self._separated_cells()
+
+    def _separated_cells(self) -> tuple[Any, str] | None:
+        """Likewise where at least half of the cells are numbers, and some of them in another form."""
+        numbers = self.plain + self.separated
+        if not self.separated or numbers * 2 < self.total:
+            return None
+        some = "all" if not self.others else f"{numbers:,} of"
+        return self.odd and self.odd[0], f"{some} {self.total:,} cells are numbers in a form such as {self._shown()}"
 
     def _shown(self) -> str:
         return shown(self.odd[1] if self.odd else "")

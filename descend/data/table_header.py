@@ -54,11 +54,16 @@ class _Below:
     def _numbers(self) -> list[str]:
         return [cell for cell in self.cells if is_any_number(cell)]
 
+    @property
+    def has_numbers(self) -> bool:
+        """Whether there is a number below it."""
+        return bool(self._numbers)
+
     def has_another_form(self) -> bool:
         """Whether it is an integer and no number below it is, or a fraction and all are integers, or all are texts."""
         if len(self._numbers) < len(self.cells):
             return not self._numbers and len(self.cells) >= _SOME_ROWS
-        if not self._numbers:
+        if len(self._numbers) < 2:  # a single one is no kind
             return False
         integers = [_INTEGER.fullmatch(cell) is not None for cell in self._numbers]
         return not any(integers) if _INTEGER.fullmatch(self.cell) else all(integers)
@@ -137,20 +142,29 @@ def has_names(first: Sequence[str], below: Sequence[Sequence[str]], is_marked: b
 
 def _all_texts(names: Sequence[str], columns: Sequence[Sequence[str]], below: Sequence[Sequence[str]]) -> bool | None:
     """Judge a first row without numbers: names, unless a cell comes again below it where all is text."""
-    if not any(names):
+    if not any(name not in MISSING for name in names):
         return False
+    numeric = [bool(column) and all(map(is_any_number, column)) for column in columns]
+    if any(name and name in MISSING and one for name, one in zip(names, numeric, strict=True)):
+        return None  # "NA" above numbers is a missing one, or a name
     again = any(name in column for name, column in zip(names, columns, strict=True) if name not in MISSING)
-    rows = [[cell.strip() for cell in row] for row in below]
-    if not again or (len(names) > 1 and list(names) in rows):  # names come again where files were joined
+    if not again or any(one and name for name, one in zip(names, numeric, strict=True)):
         return True
-    return True if any(column and all(map(is_any_number, column)) for column in columns) else None
+    # Names come again where files were joined, but so do samples.
+    rests = [[cell for cell in column if cell != name] for name, column in zip(names, columns, strict=True)]
+    is_joined = list(names) in [[cell.strip() for cell in row] for row in below]
+    above_numbers = any(
+        rest and name and all(map(is_any_number, rest)) for name, rest in zip(names, rests, strict=True)
+    )
+    return True if is_joined and above_numbers else None
 
 
 def _is_numbering(names: Sequence[str], column: Sequence[str], named: Sequence[str]) -> bool:
     """Whether the first column has the row numbers that pandas writes, without a name."""
     if names[0] or len(named) < len(names) - 1:
         return False
-    return list(column) == _counted(len(column)) or list(named) == _counted(len(named))
+    are_counted = list(named) == _counted(len(named)) and (len(named) > 1 or not any(map(is_any_number, column)))
+    return list(column) == _counted(len(column)) or are_counted
 
 
 def _counted(count: int) -> list[str]:
@@ -177,11 +191,13 @@ def _by_numbers(
         beside = (
             texts and (len(below) >= _SOME_ROWS or any(one.has_another_form() for one in numbers)) and len(below) > 1
         )
-        return True if spaced or rising or beside else None
+        named_so = spaced and values[1] > values[0] and (values[1] - values[0] == 1 or any(map(_Below.is_far, numbers)))
+        return True if named_so or rising or beside else None
     if spaced:
         return True if texts or (any(odd) and len(values) > 2) else _unlike_rows(values, below)
     comes_again = any(len(column) >= _SOME_ROWS and len(set(column)) <= len(column) / 2 for column in texts)
-    return None if comes_again else False
+    above_texts = any(one.cells and not one.has_numbers for one in numbers)
+    return None if comes_again or above_texts else False
 
 
 def _counted_integers(count: int, below: Sequence[Sequence[str]]) -> bool | None:

@@ -33,7 +33,6 @@ BLANKS = " "
 BEFORE_NAMES = "# "  # as NumPy's `savetxt` writes them
 _QUOTE = '"'
 _QUOTED = re.compile(r'(?:"[^"]*"[ \t]*)+')
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+(?:,\d+)?(?:[eE][+-]?\d+)?")
 
 
 def split_by_blanks(line: str, quote: str = _QUOTE) -> list[str]:
@@ -88,7 +87,7 @@ def separator_by_commas(line: str) -> str | None:
     """What is between the cells of a line whose commas are those of decimals; None: it is no such line."""
     for one in SEPARATORS.replace(",", ""):
         cells = [cell.strip() for cell in line.split(one)]
-        if len(cells) > 1 and all(_DECIMAL_COMMA.fullmatch(cell) for cell in cells):
+        if len(cells) > 1 and all(map(is_any_number, cells)):
             return one
     return None
 

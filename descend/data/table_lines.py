@@ -15,6 +15,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from descend.arguments import shown
 from descend.data.expansion import opened, plain_name
 from descend.data.paths import head
 from descend.data.table_cells import csv_rows
@@ -52,7 +53,7 @@ class TableCopy:
 
     Attributes:
         path: Of the copy, whose cells have quotes and no escapes where blanks were left out.
-        note: What is suspicious in its quotes; see `QuoteCheck`.
+        notes: What is suspicious in its quotes, see `QuoteCheck`, and escapes before characters that mean nothing.
 
     Raises:
         DataError: a row that has to be written again is too long, or a quote is not closed.
@@ -79,8 +80,8 @@ class TableCopy:
         ):
             check = QuoteCheck(path, quote, f"{separator} \t" if between else separator, escape)
             lines = _kept(file, comment, check, excel_separator(path) is not None)
-            if escape is not None:
-                lines = _with_escaped_nulls(lines, separator + " \t" * (between is not None), escape)
+            escapes = _Escapes(escape, quote, separator + " \t" * (between is not None)) if escape else None
+            lines = lines if escapes is None else escapes.followed(lines)
             if between is None:
                 copy.writelines(lines)
             else:
@@ -88,7 +89,7 @@ class TableCopy:
                 written = csv.writer(copy, delimiter=separator, quotechar=quote or '"', lineterminator="\n")
                 written.writerows(_cells(lines, between, quote, escape, path))
         check.finish()
-        self.note = check.note
+        self.notes = [note for note in (check.note, escapes and escapes.note()) if note]
 
 
 def _kept(file: TextIO, comment: str | None, check: QuoteCheck, without_first: bool) -> Iterator[str]:
@@ -106,12 +107,45 @@ def _kept(file: TextIO, comment: str | None, check: QuoteCheck, without_first: b
         left_out = left_out and not begins
 
 
-def _with_escaped_nulls(lines: Iterator[str], separators: str, escape: str) -> Iterator[str]:
-    """Lines with one escape more before cells that are NULL in what MySQL writes, so that they stay what they are."""
-    around = re.escape(separators)
-    null = re.compile(rf"(?<![^{around}\r\n]){re.escape(escape)}N(?![^{around}\r\n])")
-    for line in lines:
-        yield null.sub(lambda found: escape + found[0], line)
+class _Escapes:
+    """The escapes in lines of a table.
+
+    Args:
+        escape: The character.
+        quote: What it may be before, beside itself, ends of lines and
+        separators: what is between cells.
+    """
+
+    def __init__(self, escape: str, quote: str, separators: str) -> None:
+        around, self._escape = re.escape(separators), escape
+        self._null = re.compile(rf"(?<![^{around}\r\n]){re.escape(escape)}N(?![^{around}\r\n])")
+        self._any = re.compile(rf"{re.escape(escape)}(.)", re.DOTALL)
+        self._known = frozenset(f"{escape}{quote}{separators}\r\n")
+        self._count, self._first = 0, ""
+
+    def followed(self, lines: Iterator[str]) -> Iterator[str]:
+        """Lines with one escape more before cells that are NULL in what MySQL writes, so that they stay what they are.
+
+        Escapes before other characters are counted.
+        """
+        for line in lines:
+            if self._escape not in line:
+                yield line
+                continue
+            whole = self._null.sub(lambda found: self._escape + found[0], line)
+            odd = [found[0] for found in self._any.finditer(whole) if found[1] not in self._known]
+            self._first = self._first or (odd[0] if odd else "")
+            self._count += len(odd)
+            yield whole
+
+    def note(self) -> str | None:
+        """The sentence about those that are before other characters."""
+        if not self._count:
+            return None
+        return (
+            f"{self._count:,} escapes are before other characters than quotes, separators and newlines, such as "
+            f"{shown(self._first)}, and are left out: what follows them is read as it is written"
+        )
 
 
 def _cells(lines: Iterator[str], between: str, quote: str, escape: str | None, path: Path) -> Iterator[list[str]]:

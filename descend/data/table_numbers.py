@@ -39,7 +39,8 @@ def without_missing(table: Any, marks: Iterable[str]) -> Any:
 def with_numbers(table: Any, decimal: str, missing: Iterable[str], texts: Iterable[str] = ()) -> Any:
     """A table in which columns of texts such as 1,234.5 and 12,345,678 are numbers.
 
-    They are if all of a column are of this form, and one can be nothing else: 1,234 alone may be a fraction.
+    They are if all of a column are of this form, and one can be nothing else: 1,234 alone may be a fraction. Where
+    commas are before fractions, 1.234 can be none.
 
     Args:
         table: The table.
@@ -52,8 +53,9 @@ def with_numbers(table: Any, decimal: str, missing: Iterable[str], texts: Iterab
     """
     arrow, compute = library("pyarrow", "a table of text"), library("pyarrow.compute", "a table of text")
     group, kept = "." if decimal == "," else ",", frozenset(texts)
-    form = rf"^\s*[+-]?\d{{1,3}}(?:[{group}]\d{{3}})*(?:[{decimal}]\d+)?\s*$"
-    certain = rf"[{group}]\d{{3}}(?:[{group}]\d{{3}}|[{decimal}])"
+    form = rf"^\s*[+-]?(?:\d{{1,3}}|[1-9]\d{{0,2}}(?:[{group}]\d{{3}})+)(?:[{decimal}]\d+)?\s*$"
+    alone = r"|\s*$" if decimal == "," else ""
+    certain = rf"[{group}]\d{{3}}(?:[{group}]\d{{3}}|[{decimal}]{alone})"
     absent_texts = arrow.array(sorted(missing))
     for number, field in enumerate(table.schema):
         if not arrow.types.is_string(field.type) or field.name in kept:

@@ -6,6 +6,7 @@ in the text. An error is
 
     a quote that is open at the end
     one that opens a cell of several lines and is closed in the middle of a cell, so that text follows it
+    one that is closed likewise in the same line, with a backslash before it: other programs mean a quote in the text
 
 A cell whose lines have as many separators as rows is noted: it may be one that someone wrote.
 """
@@ -27,6 +28,7 @@ __all__ = ["QuoteCheck"]
 
 _LINE = ord("\n")
 _LINES = b"\n\r"
+_BACKSLASH = b"\\"
 _SHOWN = 30  # bytes of a cell in an error
 _LONGEST = 2**20  # bytes of a cell that are kept
 
@@ -126,23 +128,25 @@ class QuoteCheck:
         """The quotes that open or close, where some are within cells or escaped."""
         found: list[int] = []
         is_open, opened, skipped = self.is_open, self._opened_at, -1
-        for place in places:
-            if place == skipped or self._is_escaped(whole, place):
+        lines = (self._line + np.searchsorted(ends, places)).tolist()
+        for place, line in zip(places, lines, strict=True):
+            if place == skipped or (self._escape and self._is_escaped(whole, place)):
                 continue
-            line = self._line + int(np.searchsorted(ends, place))
             if is_open and whole[place + 1] == self._quote[0]:
                 skipped = place + 1
                 continue
-            if is_open and whole[place + 1] not in self._around and line > opened:
-                self._note_wrong(whole[place : place + _SHOWN], opened, line)
+            if is_open and whole[place + 1] not in self._around:
+                self._note_wrong(whole, place, opened, line)
             if is_open or whole[place - 1] in self._around:
                 is_open, opened = not is_open, opened if is_open else line
                 found.append(place)
         return np.array(found, np.int64)
 
     def _is_escaped(self, whole: bytes, place: int) -> bool:
-        before = whole[:place]
-        return bool(self._escape) and (place - len(before.rstrip(self._escape))) % 2 == 1
+        begin = place
+        while begin > 0 and whole[begin - 1] == self._escape[0]:
+            begin -= 1
+        return (place - begin) % 2 == 1
 
     def _toggle(self, whole: bytes, places: NDArray[np.int64], lines: NDArray[np.int64], end: int) -> None:
         """Open and close cells at these places."""
@@ -166,13 +170,16 @@ class QuoteCheck:
         if self.is_open and len(self._text) < _LONGEST:
             self._text += text
 
-    def _note_wrong(self, text: bytes, opened: int, line: int) -> None:
-        if self._wrong is None:
-            shown = text.splitlines()[0].decode(errors="replace")
-            self._wrong = (
-                f"the quote that opens a cell in line {opened:,} is closed in line {line:,}, where text follows it "
-                f"({shown!r})"
-            )
+    def _note_wrong(self, whole: bytes, place: int, opened: int, line: int) -> None:
+        """Note a quote at a place that closes a cell in another line, or with a backslash before it, within text."""
+        is_escaped = whole[place - 1 : place] == _BACKSLASH and self._escape == b""
+        if self._wrong is not None or not (line > opened or is_escaped):
+            return
+        shown = whole[place - is_escaped : place + _SHOWN].splitlines()[0].decode(errors="replace")
+        self._wrong = (
+            f"the quote that opens a cell in line {opened:,} is closed in line {line:,}, where text follows it "
+            f"({shown!r})"
+        )
 
     def _judge(self, cell: bytes, line: int) -> None:
         """Note a cell whose whole lines have as many separators as rows."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from descend.arguments import shown
 from descend.data.arrow_columns import bounds_of, flattened
 from descend.data.arrow_source import ROW_NUMBERS, ArrowSource, Chunk
 from descend.data.file_format import IMAGE_OPTIONS, check_used, library
@@ -45,6 +46,9 @@ class _TableRows:
         except pa.ArrowException as error:
             raise DataError(f"the {title} is damaged: {error}") from error
         kept = [name for name in table.column_names if not ROW_NUMBERS.fullmatch(name)]
+        if len(set(kept)) < len(kept):
+            twice = next(name for name in kept if kept.count(name) > 1)
+            raise DataError(f"the {title} has two columns {shown(twice)}; give them different names")
         self._table = flattened(table.select(kept))
         self.schema: Any = self._table.schema.remove_metadata()
         name, count = Path(f"{title} of {', '.join(kept)}"[:80]), len(table)

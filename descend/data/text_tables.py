@@ -161,14 +161,14 @@ class TextTables:
 
     def bounds(self, column: str) -> tuple[int | None, int | None]:
         """The least and the largest integer of a column."""
-        tables = [one.column(column) for one in self._tables.values() if column in one.schema.names]
+        tables = [one.column(column) for one in self._tables.values() if one.schema.get_field_index(column) >= 0]
         ends = [end for one in tables for end in bounds_of(one) if end is not None]
         return min(ends, default=None), max(ends, default=None)
 
     def without_nulls(self, column: str) -> bool:
         """Whether no value of a column is missing."""
         tables = self._tables.values()
-        return all(column in one.schema.names and one.column(column).null_count == 0 for one in tables)
+        return all(one.schema.get_field_index(column) >= 0 and one.column(column).null_count == 0 for one in tables)
 
 
 def _no_line(path: Path, row: int) -> int | None:  # of formats whose rows are lines

@@ -190,3 +190,13 @@ def test_files_that_stand_for_data_or_need_another_form(tmp_path, name, content,
     text = refusal(tmp_path / name)
     assert words in text
     assert name in text
+
+
+def test_what_is_skipped_is_said_of_mappings_and_of_readers_as_well(tmp_path):
+    for name in "xy":
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "a.npy", Y)
+    (tmp_path / "x" / ".hidden").write_text("x")
+    reader = read({name: tmp_path / name for name in "xy"})
+    assert reader.notes == (f"skipped 1 of 2 files in {tmp_path / 'x'}: 1 hidden (.hidden)",)
+    assert read(reader).notes == reader.notes

@@ -335,3 +335,8 @@ def test_what_describes_data_is_not_taken_for_them(folder):
     assert len(reader := read(root)) == 2
     assert "2 of another format (LICENSE, README.md)" in reader.notes[0]
     assert read(root / "README.md").format == "text"
+
+
+def test_an_empty_path_is_not_the_folder_that_is_worked_in():
+    with pytest.raises(ConfigurationError, match="the source must be a path, got ''"):
+        files_of("")

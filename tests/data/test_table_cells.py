@@ -100,9 +100,9 @@ def test_classes_that_are_numbers_with_an_odd_one(tmp_path):
         (["A1", *["7"] * 2] * 10, "is no number", "said"),
         (["A1", *["7"] * 9] * 10, "is no number", "is no number"),
         (["A1", "7", "8"], "is no number", "is no number"),  # one
-        (["1,5", "2,5", "3,5"] * 4, "in a form such as '1,5'", None),
-        (["$5", "$7.50", "$1,200"] * 4, "in a form such as '$5'", None),
-        (["5%", "7.5 %"] * 4, "in a form such as '5%'", None),
+        (["1,5", "2,5", "3,5"] * 4, "in a form such as '1,5'", "said"),
+        (["$5", "$7.50", "$1,200"] * 4, "in a form such as '$5'", "said"),
+        (["5%", "7.5 %"] * 4, "in a form such as '5%'", "said"),
         (["5 stars", "3 stars"] * 4, None, None),
         (["<30", "30-40", ">40"] * 4, None, None),
         (["up", "down"] * 4, None, None),
@@ -154,3 +154,12 @@ def test_counts_of_arrow_and_of_python_are_the_same():
     for _ in range(100):
         some = rng.choice(cells, size=int(rng.integers(1, 12))).tolist()
         assert count_cells(pa.chunked_array([pa.array(some)])) == count_texts(some)
+
+
+def test_a_column_of_numbers_that_stays_text_is_said():
+    assert count_texts(["1", "1.5"]).of_feature() == (
+        None,
+        "all 2 cells are numbers, and other columns have commas before fractions",
+    )
+    assert count_texts(["1,5", "2"]).of_text() == (0, "all 2 cells are numbers in a form such as '1,5'")
+    assert count_texts(["A1", "7", "B"]).of_text() is None

@@ -136,3 +136,51 @@ def test_names_beyond_the_first_characters(tmp_path):
     rows = np.random.default_rng(0).random((3, len(names))).round(3)
     path.write_text("\n".join([",".join(names), *(",".join(map(str, row)) for row in rows.tolist())]) + "\n")
     assert len(read(path)) == 3
+
+
+def test_evenly_spaced_numbers_may_be_a_sample_too():
+    below = [["4.9", "3.0", "1.4"], ["4.7", "3.2", "1.3"], ["5.0", "3.6", "1.4"]]
+    assert has_names(["5", "3", "1"], below) is None
+    assert has_names(["1", "3", "5"], below) is None
+    assert has_names(["1", "2", "3"], below) is True
+    assert has_names(["400", "410", "420"], below) is True
+
+
+def test_a_first_row_with_marks_of_missing_values():
+    assert has_names(["NA"], [["?"], ["2.5"], [""]]) is False
+    assert has_names(["red", "NA"], [["red", "1"], ["blue", ""]]) is None
+    assert has_names(["", "True"], [["2.5", "True"], ["1", "False"]]) is None
+    assert has_names(["", "x"], [["a", "1"], ["b", "2"]]) is True
+
+
+def test_a_number_above_texts_alone_is_in_doubt():
+    assert has_names(["2000"], [["red"], ["blue"], ["red"]]) is None
+    assert has_names(["7", "1"], [["A1", "2"], ["B2", "1"], ["C3", "5"]]) is None
+
+
+@pytest.mark.parametrize("text", ['"a b";"7"\n"l1\nl2";"8"\n"a b";"9"\n', '"7";"l1\nl2"\n"8";"x"\n"9";"l1\nl2"\n'])
+def test_quotes_of_cells_of_several_lines_mark_no_names(tmp_path, text):
+    (tmp_path / "a.csv").write_text(text)
+    assert len(read(tmp_path / "a.csv")) == 3
+
+
+def test_decimal_commas_beside_points_without_names(tmp_path):
+    (tmp_path / "a.csv").write_text("71,64;2.5\n51,44;1\n43,69;1\n")
+    same(read(tmp_path / "a.csv", separator=";"), {"0": ["71,64", "51,44", "43,69"], "1": [2.5, 1.0, 1.0]})
+    assert list(read(tmp_path / "a.csv").fields) == ["0", "1"]
+    assert read(tmp_path / "a.csv").column("1").tolist() == [2.5, 1, 1]
+
+
+def test_a_row_of_texts_that_comes_again_is_no_row_of_names():
+    assert has_names(["True", "red"], [["False", "blue"], ["True", "red"], ["True", "blue"]]) is None
+    assert has_names(["kind", "price"], [["red", "1"], ["kind", "price"], ["blue", "2"]]) is True
+
+
+def test_a_single_number_below_shows_no_kind():
+    assert has_names(["red", "2.5"], [["blue", ""], ["blue", "1"], ["green", "NA"]]) is False
+
+
+def test_a_zero_beside_an_empty_cell_is_the_name_of_a_series_where_row_names_are_below():
+    assert has_names(["", "0"], [["0", "1.5"], ["1", "2.5"]]) is True
+    assert has_names(["", "0"], [["2020-01-01", "1.5"], ["2020-01-02", "2.5"]]) is True
+    assert has_names(["", "0"], [["", "8"], ["2.5", "3"], ["", "8"], ["7", "0"]]) is not True

@@ -95,3 +95,19 @@ def test_joined_columns(tmp_path):
     assert "'a' has integers beyond 9,007,199,254,740,992" in refusal(tmp_path / "a.parquet", columns={"x": ["a", "b"]})
     found = read(tmp_path / "a.parquet", columns={"x": ["a", "c"]}).read(np.arange(2))["x"]
     assert found.tolist() == [[A, 1], [B, 2]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "a", "b"),
+    [
+        ("1,5;1.234\n2,5;2.000\n", [1.5, 2.5], [1234, 2000]),
+        ("1.234,5;1.234\n2,5;-2.000\n", [1234.5, 2.5], [1234, -2000]),
+        ("1,5;0.123\n2,5;2.000\n", ["1,5", "2,5"], [0.123, 2]),  # no thousands
+        ("1,234;1.5\n2,500;2.25\n", ["1,234", "2,500"], [1.5, 2.25]),
+    ],
+)
+def test_points_beside_commas(tmp_path, rows, a, b):
+    (tmp_path / "a.csv").write_text(f"a;b\n{rows}")
+    reader = read(tmp_path / "a.csv")
+    assert (reader.column("a").tolist(), reader.column("b").tolist()) == (a, b)
+    assert bool(reader.notes) == (reader.fields["a"].dtype.kind == "U")

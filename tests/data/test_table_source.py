@@ -80,3 +80,9 @@ def test_what_cannot_be_read_is_refused():
 class Broken(Frame):
     def __arrow_c_stream__(self, requested_schema=None):
         raise pa.ArrowInvalid("mixed")
+
+
+def test_two_columns_of_one_name_are_an_error():
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    with pytest.raises(DataError, match="the Table has two columns 'a'; give them different names"):
+        read(table)

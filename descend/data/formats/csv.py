@@ -74,6 +74,7 @@ _FIRST_ROWS, _FEWEST_ROWS = 100, 5
 _LISTED = 6
 _COMMENT = re.compile(rb"^(?:\xef\xbb\xbf)?#", re.MULTILINE)
 _LOOKED_AT, _LONGEST_LOOK = 2**16, 2**24  # characters of the first rows; so many of the fewest of them
+_THOUSANDS = {mark: re.compile(rf"[+-]?[1-9]\d{{0,2}}(?:[{mark}]\d{{3}})+") for mark in ".,"}
 _FRACTION = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:[.]\d{3})+|\d{1,3}(?:,\d{3})+)([.,])\d+(?:[eE][+-]?\d+)?")
 
 
@@ -157,8 +158,8 @@ def _first_rows(path: Path, separator: str, encoding: str, quote: str, escape: s
 def _are_marked(path: Path, encoding: str, quote: str) -> bool:
     """Whether the cells of the first line are in quotes, and numbers of the second are not."""
     lines = [line for line in _lines(path, encoding) if line.strip()][:2]
-    if not quote or len(lines) < 2 or quote not in lines[0]:
-        return False
+    if not quote or len(lines) < 2 or quote not in lines[0] or any(line.count(quote) % 2 for line in lines):
+        return False  # a cell of several lines leaves its quotes in other ones
     first, second = (_without_quoted(line, quote) for line in lines)
     return not any(map(str.isalnum, first)) and any(map(str.isdigit, second))
 
@@ -193,8 +194,13 @@ def _decimal_point(rows: Sequence[Sequence[str]], separator: str) -> str:
     """What separates integers from their fractions, judged by the first rows."""
     if separator == ",":
         return "."
-    cells = (_FRACTION.fullmatch(cell.strip()) for row in rows for cell in row)
-    return "," if {cell[1] for cell in cells if cell is not None} == {","} else "."
+    texts = [cell.strip() for row in rows for cell in row]
+    found = {cell: match[1] for cell in texts if (match := _FRACTION.fullmatch(cell)) is not None}
+    commas, points = [[cell for cell, mark in found.items() if mark == one] for one in ",."]
+    if not points or not commas:
+        return "," if commas else "."
+    is_clear = all(map(_THOUSANDS["."].fullmatch, points)) and not all(map(_THOUSANDS[","].fullmatch, commas))
+    return "," if is_clear else "."
 
 
 @dataclass(frozen=True)
@@ -398,8 +404,8 @@ class _PlainTables:
         separator = "\t" if between == BLANKS else between or options.separator or excel
         cells = separator or first_row(path, None, encoding, quote, escape)[0]
         copy = TableCopy(path, encoding, options.comment, quote, escape, between, cells)
-        if copy.note is not None:
-            self._notes[path] = f"{path}: {copy.note}"
+        if copy.notes:
+            self._notes[path] = f"{path}: {'; '.join(copy.notes)}"
         own = replace(options, encoding=None, separator=separator)
         if between is not None:
             own = replace(own, quote=quote or _QUOTE, escape=None)
@@ -469,8 +475,13 @@ def _without_names(path: Path, options: ReadOptions) -> dict[str, str]:
     if not options.header:
         return {}
     _, cells = first_row(path, options.separator, _encoding_of(path, options.encoding), _quote(options), options.escape)
-    reason = "it has no name in the first row, as the row numbers that pandas writes"
-    return {f"column {number}": reason for number, cell in enumerate(cells, start=1) if not cell.strip()}
+    reason = "it has no name in the first row"
+    of_first = f"{reason}, as the row numbers that pandas writes"
+    return {
+        f"column {number}": of_first if number == 1 else reason
+        for number, cell in enumerate(cells, start=1)
+        if not cell.strip()
+    }
 
 
 def _repaired(path: Path, allowed: int, options: ReadOptions) -> Repaired:

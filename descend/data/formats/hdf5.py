@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from descend.data.file_format import FileFormat, library
 from descend.data.formats.cf_attributes import Meanings, is_bare_dimension, is_netcdf4
 from descend.data.formats.hdf5_blocks import StoredRows
 from descend.data.nested_fields import part_of, parts_of
+from descend.data.numbered_texts import check_classes
 from descend.data.paths import arrays_of_role, role_of
 from descend.data.plain_arrays import native
 from descend.data.reader_protocol import Field
@@ -212,7 +214,9 @@ class HDF5Source:
         if given is None:
             inside, parts = self._names[name], self._parts.get(name, ())
             texts = (_texts(name, path, self._open(path)[inside], parts) for path in self._pieces.pieces)
-            given = sorted(set[str]().union(*texts))
+            counts = sum(texts, Counter[str]())
+            check_classes(f"'{name}'", list(counts.elements()))
+            given = sorted(counts)
         self.classes[name] = given
         self.fields = {**self.fields, name: Field(self.fields[name].shape, np.dtype(np.int64))}
 
@@ -313,17 +317,17 @@ def _part(stored: Any, parts: Sequence[str], at: slice | NDArray[np.int64]) -> A
     return values
 
 
-def _texts(name: str, path: Path, stored: Any, parts: Sequence[str]) -> set[str]:
-    """The different texts of a field in a file.
+def _texts(name: str, path: Path, stored: Any, parts: Sequence[str]) -> Counter[str]:
+    """The different texts of a field in a file, and how often each comes.
 
     Raises:
         DataError: one is not in UTF-8.
     """
-    found = set[bytes | str]()
+    found = Counter[bytes | str]()
     for start in range(0, len(stored), _SCANNED):
         found.update(np.asarray(_part(stored, parts, np.s_[start : start + _SCANNED])).reshape(-1).tolist())
     try:
-        return {_decoded(name, one) for one in found}
+        return Counter({_decoded(name, one): count for one, count in found.items()})
     except ValueError as error:
         index = next(i for i in range(len(stored)) if not _is_text(_part(stored, parts, np.s_[i : i + 1])))
         raise DataError(f"{path}, index {index}: {error}") from error

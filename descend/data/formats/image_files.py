@@ -20,6 +20,7 @@ import numpy as np
 
 from descend.data.file_format import IMAGE_OPTIONS, FileFormat
 from descend.data.image_survey import LOOKED_AT, form_of_images
+from descend.data.numbered_texts import check_classes
 from descend.data.paths import role_of, why_no_data
 from descend.data.pictures import is_image
 from descend.data.read_threads import in_threads
@@ -105,6 +106,8 @@ def _open_images(paths: Sequence[Path], options: ReadOptions) -> ImageFiles:
     """Images whose classes are the folders in which they lie, below the one that has all."""
     root = Path(os.path.commonpath([path.parent for path in paths]))
     names = [path.relative_to(root).parts[0] if path.parent != root else "" for path in paths]
+    if not any(names) and _classes_beside(root.parent, [root.name]) is not None:  # all are of one class of a role
+        root, names = root.parent, [root.name] * len(paths)
     given = options.classes_of("label") or _classes_beside(root, names)
     if not any(names) and given is None:
         return ImageFiles(paths, None, (), options)
@@ -126,7 +129,13 @@ def _classes_beside(root: Path, names: Sequence[str]) -> list[str] | None:
         for one in folder.iterdir()
         if one.is_dir() and one.name[0] != "." and not why_no_data(one.name)
     )
-    return found if any(names) and set(names) <= set(found) else None
+    own, known = set(names) - {""}, set(found)
+    if own & known and (unknown := sorted(own - known)):
+        raise DataError(
+            f"{root}: '{unknown[0]}' is none of the training images' classes, as '{min(own & known)}' is: say all by "
+            "classes=[...], in the order of their numbers"
+        )
+    return found if own and own <= known else None
 
 
 def _numbered(names: Sequence[str], given: Sequence[str] | None, place: str) -> tuple[list[int], Sequence[str]]:
@@ -164,7 +173,9 @@ def _open_list(paths: Sequence[Path], options: ReadOptions) -> ImageFiles:
                 f"{paths[0]}: {files[odd]} has {len(numbers[odd])} labels and {files[0]} has {len(numbers[0])}"
             )
         return ImageFiles(files, numbers if len(numbers[0]) > 1 else [one for (one,) in numbers], (), options)
-    return ImageFiles(files, *_numbered(labels, options.classes_of("label"), str(paths[0])), options)
+    if (given := options.classes_of("label")) is None:
+        check_classes("'label'", labels, lambda sample: str(files[sample]))
+    return ImageFiles(files, *_numbered(labels, given, str(paths[0])), options)
 
 
 def _split(line: str) -> list[str]:

@@ -31,6 +31,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,7 @@ from descend.data.expansion import DAMAGES, UNPACKED_BY, compression_of, opened
 from descend.data.file_format import IMAGE_OPTIONS, FileFormat
 from descend.data.formats.image_files import ENDINGS as IMAGE_ENDINGS
 from descend.data.image_survey import form_of_images
+from descend.data.numbered_texts import check_classes
 from descend.data.paths import skipped_line
 from descend.data.plain_arrays import native
 from descend.data.read_threads import in_threads
@@ -170,7 +172,24 @@ class _Form:
         if array.shape != shape:
             remedy = "pad or cut them with length=" if array.ndim == len(shape) > 0 else "they must be alike"
             raise ValueError(f"'{name}' has the shape {array.shape} and {shape} in the first sample; {remedy}")
-        return array.astype(self.field.dtype)
+        return _converted(name, array, self.field.dtype)
+
+
+def _converted(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    """An array in the type of a field, which must have all its values.
+
+    Raises:
+        ValueError: it has not, such as 300 of one byte, 2**53 + 1 of float64, or 1e300 of float32.
+    """
+    if array.dtype == dtype or array.dtype.kind not in "iuf" or dtype.kind not in "iuf":
+        return array.astype(dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = array.astype(dtype)
+        same = (found.astype(array.dtype) == array) & ((found < 0) == (array < 0)) | (array != array)
+    if not np.all(same):
+        wrong = array[~same].flat[0] if array.ndim else array[()]
+        raise ValueError(f"'{name}' must be {dtype}, as in other samples, which does not have {wrong}: store one type")
+    return found
 
 
 class _OpenFile:
@@ -315,12 +334,28 @@ class TarShards:
                 continue
             sample = next((one for one in range(count) if self._has(one, ending)), 0)
             try:
-                of_first = _values(ending, self._content(sample, ending))
+                of_first = self._of_first(sample, ending, count)
                 kinds = {name: self._dtypes(name, ending, count) for name in of_first}
             except Exception as error:  # of any library, and of any kind: files may contain anything
                 raise DataError(f"{self.place(sample)}: the member .{ending} cannot be read: {error}") from error
             for name, value in of_first.items():
                 found[name] = self._form(name, ending, value, kinds[name], options)
+        return found
+
+    def _of_first(self, sample: int, ending: str, count: int) -> dict[str, Any]:
+        """The values of a member of a sample; numbers in JSON that it lacks are those of another one of the first."""
+        found = _values(ending, self._content(sample, ending))
+        if _name(ending).rpartition(".")[2] != "json":
+            return found
+        more: dict[str, Any] = {}
+        for other in range(count):
+            with suppress(Exception):  # of any library; the sample is refused with its reason when it is read
+                more.update(_values(ending, self._content(other, ending)))
+        for name in (one for one in more if one not in found and f"{_name(ending)}." in one):
+            if isinstance(more[name], (int, float)):
+                found[name] = more[name]
+            else:
+                self.left_out[name] = "the first sample has none, and it is no number that may be missing"
         return found
 
     def _dtypes(self, name: str, ending: str, count: int) -> np.dtype[Any]:
@@ -340,23 +375,28 @@ class TarShards:
 
     def _form(self, name: str, ending: str, value: Any, dtype: np.dtype[Any], options: ReadOptions) -> _Form:
         if dtype.kind == "O":
+            if isinstance(value, int):
+                raise DataError(f"{self.place(0)}: '{name}' must have 64 bits, got {value}: write it as text")
             raise DataError(f"{self.place(0)}: '{name}' is a list whose parts differ in length")
         if dtype.kind == "U":
             if not options.is_class(name) and name.rpartition(".")[2] not in _INTEGERS:
                 return _Form(ending, Field((), dtype))
             given = options.classes_of(name)
-            ordered = sorted(self._texts(name, ending)) if given is None else given
+            if (ordered := given) is None:
+                texts = self._texts(name, ending)
+                check_classes(f"'{name}'", texts)
+                ordered = sorted(set(texts))
             return _Form(ending, Field((), np.dtype(np.int64)), classes={text: i for i, text in enumerate(ordered)})
         shape = np.asarray(value).shape
         length = options.length if shape else None
         return _Form(ending, Field((length, *shape[1:]) if length else shape, dtype), length=length)
 
-    def _texts(self, name: str, ending: str) -> set[str]:
-        """The different texts of a field, over all samples."""
-        found: set[str] = set()
+    def _texts(self, name: str, ending: str) -> list[str]:
+        """The texts of a field, of all samples that have one."""
+        found: list[str] = []
         for sample in range(len(self)):
             try:
-                found.add(str(_values(ending, self._content(sample, ending))[name]))
+                found.append(str(_values(ending, self._content(sample, ending))[name]))
             except Exception:  # likewise
                 continue
         return found

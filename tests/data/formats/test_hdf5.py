@@ -279,3 +279,12 @@ def test_rows_of_several_files_in_any_order(tmp_path):
     wanted = np.array([23, 0, 11, 11, 3, 20, 0])
     assert reader.read(ids)["x"].tolist() == wanted.tolist()
     assert reader.read(ids)["t"].tolist() == [f"{n // 10}{n % 10}" for n in wanted]
+
+
+def test_numbers_in_texts_do_not_become_classes(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["price"] = ["1.5", "2.5", "ERR"]
+        file["digit"] = ["1", "0", "1"]
+    with pytest.raises(DataError, match=r"'price': 'ERR' is no number, and 2 of 3 cells are: save numbers as numbers"):
+        read(tmp_path / "a.h5", target="price")
+    assert read(tmp_path / "a.h5", target="digit").classes == {"digit": ["0", "1"]}

@@ -330,3 +330,36 @@ def test_a_run_says_what_is_skipped(tmp_path, capsys):
     (tmp_path / ".hidden").unlink()
     descend.fit(module, "cross_entropy", str(tmp_path), **how)
     assert "skipped" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["0.5", "1.5", "2.5"], "'label': all 3 cells are numbers with fractions"),
+        (["0", "10", "x"], "2.png, 'label': 'x' is no number, and 2 of 3 cells are"),
+    ],
+)
+def test_numbers_in_a_list_do_not_become_names_of_classes(tmp_path, labels, words):
+    for number in range(3):
+        Image.fromarray(PIXELS[number]).save(tmp_path / f"{number}.png")
+    (tmp_path / "list.txt").write_text("".join(f"{number}.png {label}\n" for number, label in enumerate(labels)))
+    assert words in refusal(tmp_path / "list.txt")
+    assert read(tmp_path / "list.txt", classes=labels).column("label").tolist() == [0, 1, 2]
+
+
+def test_a_role_with_one_class_of_the_training_images_has_labels(tmp_path):
+    saved(tmp_path / "train", ant=PIXELS[0], bee=PIXELS[1])
+    saved(tmp_path / "val", bee=PIXELS[2])
+    same(read(tmp_path, role="validate"), {"image": PIXELS[2:3].transpose(0, 3, 1, 2), "label": [1]})
+    (tmp_path / "val" / "bee").rename(tmp_path / "val" / "unknown")  # where test images without classes often lie
+    assert list(read(tmp_path, role="validate").fields) == ["image"]
+
+
+def test_classes_of_a_role_that_are_in_part_those_of_training_are_asked_about(tmp_path):
+    saved(tmp_path / "train", ant=PIXELS[0], bee=PIXELS[1])
+    saved(tmp_path / "val", bee=PIXELS[2], cow=PIXELS[3])
+    assert "'cow' is none of the training images' classes, as 'bee' is" in refusal(tmp_path, role="validate")
+    given = read(tmp_path, role="validate", classes=["ant", "bee", "cow"])
+    assert given.column("label").tolist() == [1, 2]
+    (tmp_path / "val" / "bee").rename(tmp_path / "val" / "dog")  # none is: other classes, as of few-shot learning
+    assert read(tmp_path, role="validate").classes == {"label": ["cow", "dog"]}

@@ -13,6 +13,7 @@ from PIL import Image
 
 from descend.data import arrow_source, read
 from descend.data.formats import parquet
+from descend.errors import DataError
 
 N = 50
 RNG = np.random.default_rng(0)
@@ -171,3 +172,22 @@ def test_row_numbers_of_pandas_are_no_field(tmp_path):
     assert list(read(path).fields) == ["x"]
     assert "row numbers that pandas keeps" in read(path).left_out["__index_level_0__"]
     same(read(path, columns=["__index_level_0__"]), {"__index_level_0__": np.array([7])})
+
+
+@pytest.mark.parametrize("missing", [pa.null(), pa.binary()])
+def test_images_that_are_named_and_not_stored_are_left_out_with_the_reason(tmp_path, missing):
+    kind = pa.struct([("bytes", missing), ("path", pa.string())])
+    images = pa.array([{"bytes": None, "path": "a.png"}] * 2, kind)
+    pq.write_table(pa.table({"image": images, "label": [0, 1]}), tmp_path / "a.parquet")
+    reader = read(tmp_path / "a.parquet")
+    assert list(reader.fields) == ["label"]
+    assert "'image' has no bytes in any row" in reader.left_out["image"]
+
+
+def test_a_column_whose_first_image_is_no_image_is_one_of_images(tmp_path):
+    images = [{"bytes": one, "path": "a.png"} for one in (b"cut", png(3), png(4))]
+    pq.write_table(pa.table({"image": images}), tmp_path / "a.parquet")
+    reader = read(tmp_path / "a.parquet")
+    assert reader.read(np.array([2]))["image"].max() == 4
+    with pytest.raises(DataError, match="sample 0 of"):
+        reader.read(np.array([0]))

@@ -274,3 +274,54 @@ def test_what_is_not_read_of_the_members_is_said(tmp_path):
         "ending that is not read (.mp4, .txt)",
     )
     assert read(tmp_path / "a.tar", columns=["cls"]).notes == ()
+
+
+def numbered(path, ending, contents):
+    """A shard with a member of one ending for each sample."""
+    write(path, [(f"{number:04}.{ending}", content) for number, content in enumerate(contents)])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("ending", "contents", "wrong"),
+    [
+        ("json", [b'{"n": 9007199254740993}', b'{"n": 0.5}'], "'json.n' must be float64, .* have 9007199254740993"),
+        ("json", [b'{"n": 1}'] * 64 + [b'{"n": 18446744073709551615}'], "'json.n' must be int64"),
+        (
+            "npy",
+            [npy(np.ones(2, np.int8))] * 64 + [npy(np.array([5, 300], np.int16))],
+            "'npy' must be int8, .* 300",
+        ),
+        ("npy", [npy(np.ones(2, np.float32))] * 64 + [npy(np.full(2, 1e300))], "'npy' must be float32"),
+    ],
+)
+def test_values_that_the_type_of_others_does_not_have_are_errors(tmp_path, ending, contents, wrong):
+    reader = read(numbered(tmp_path / "a.tar", ending, contents))
+    with pytest.raises(DataError, match=wrong):
+        reader.read(np.arange(len(contents)))
+
+
+def test_values_of_other_types_are_converted_where_nothing_is_lost(tmp_path):
+    contents = [npy(np.ones(2, np.float32))] * 64 + [npy(np.array([np.nan, -np.inf]))]
+    last = read(numbered(tmp_path / "a.tar", "npy", contents)).read(np.array([64]))["npy"]
+    np.testing.assert_array_equal(last, np.array([[np.nan, -np.inf]], np.float32))
+    days = [npy(np.array(["2020-01-01", "NaT"], "M8[D]"))] * 2
+    assert read(numbered(tmp_path / "b.tar", "npy", days)).read(np.array([1]))["npy"].dtype.kind == "M"
+
+
+def test_keys_that_the_first_sample_lacks(tmp_path):
+    contents = [b'{"n": 1}', b'{"n": 2, "size": 3, "note": "x"}']
+    reader = read(numbered(tmp_path / "a.tar", "json", contents))
+    same(reader, {"json.n": [1, 2], "json.size": [np.nan, 3.0]})
+    assert list(reader.left_out) == ["json.note"]
+
+
+def test_an_integer_of_more_than_64_bits_is_named(tmp_path):
+    assert "'json.n' must have 64 bits, got" in refusal(
+        numbered(tmp_path / "a.tar", "json", [f'{{"n": {2**70}}}'.encode(), b'{"n": 1}'])
+    )
+
+
+def test_numbers_after_a_text_do_not_become_names_of_classes(tmp_path):
+    contents = [b"x", *(str(number).encode() for number in range(12))]
+    assert "'cls': 'x' is no number, and 12 of 13 cells are" in refusal(numbered(tmp_path / "a.tar", "cls", contents))
