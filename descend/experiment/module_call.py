@@ -9,7 +9,7 @@ import torch
 
 from descend.errors import DataError, DescendError, warn
 from descend.train.memory import out_of_memory
-from descend.train.patches.dropout import unsupported_dropout
+from descend.train.patches.dropout import advanced, marks_drawn, unsupported_dropout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,9 +62,10 @@ class ModuleCall:
         if self._draws_checked or part.count == part.batch.size or not self.module.training:
             return self(roles, values)
         self._draws_checked = True
-        before = _generator_states(part.fields)
+        before, marks = _generator_states(part.fields), marks_drawn()
         output = self(roles, values)
-        if before != _generator_states(part.fields) and not unsupported_dropout(self.module):
+        before[0] = advanced(before[0], marks_drawn() - marks)
+        if not all(map(torch.equal, before, _generator_states(part.fields))) and not unsupported_dropout(self.module):
             warn(
                 f"{type(self.module).__name__} draws random numbers with functions, such as "
                 "torch.nn.functional.dropout or torch.rand, so they depend on the micro-batch size: use layers such as "
@@ -116,8 +117,8 @@ def _name_of(kind: torch.dtype) -> str:
     return str(kind).removeprefix("torch.")
 
 
-def _generator_states(fields: Mapping[str, Tensor]) -> list[bytes]:
+def _generator_states(fields: Mapping[str, Tensor]) -> list[Tensor]:
     """The states of torch's global generators."""
     states = [torch.get_rng_state()]
     states += [torch.cuda.get_rng_state(x.device) for x in list(fields.values())[:1] if x.is_cuda]
-    return [state.numpy().tobytes() for state in states]
+    return states

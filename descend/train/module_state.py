@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -13,18 +14,30 @@ from descend.runtime import flatten
 from descend.train.callback import given_back, kept
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
     from descend.data import Feed
     from descend.runtime import Communicator
     from descend.train.progress import Mode
 
-__all__ = ["ModuleExtraState", "ReplacedSamples", "tensors_of"]
+__all__ = ["ModuleExtraState", "ReplacedSamples", "modes_kept", "tensors_of"]
 
 
 def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers by name; a tensor under several names stands under the first."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+@contextmanager
+def modes_kept(module: torch.nn.Module) -> Generator[None]:
+    """After this block every part of a module is in the mode, training or evaluation, in which it was."""
+    before = [(part, part.training) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, training in before:
+            if part.training is not training:  # a module takes long to set an attribute
+                part.training = training
 
 
 class ModuleExtraState:
