@@ -89,8 +89,8 @@ def _tell_of_parts_in_evaluation_mode(module: torch.nn.Module) -> None:
     if named:
         others = f" and {len(named) - 1:,} more are" if len(named) > 1 else " is"
         warn(
-            f"{named[0]}{others} in evaluation mode, and each epoch puts the whole module into training mode: call .eval()"
-            " of parts that are to stay so in a callback's before_epoch, or module.eval() before the run if none are to"
+            f"{named[0]}{others} in evaluation mode, and each epoch puts the whole module into training mode: call "
+            ".eval() of parts to stay so in a callback's before_epoch, or module.eval() before the run if none are"
         )
 
 
