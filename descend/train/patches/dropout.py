@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from descend.runtime import seed_of
+from descend.train.patches.replaced_forward import ReplacedForward
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,7 @@ __all__ = ["RANDOM_LAYERS", "ReproducibleDropout", "advanced", "marks_drawn", "p
 
 _WORD = 2**32
 _PER_COUNT = 8  # 32-bit words that Philox generates per value of its counter
+_COMPILED = "_orig_mod."  # what torch.compile puts before the names of what it wraps
 _ALPHA = 1.7580993408473766  # minus the limit of SELU at minus infinity, Klambauer et al. 2017, section 2
 
 
@@ -49,7 +51,8 @@ class ReproducibleDropout:
     """
 
     def __init__(self, module: nn.Module, seed: int) -> None:
-        self._layers = [(name, layer) for name, layer in module.named_modules() if type(layer) in _LAYERS]
+        named = ((name.replace(_COMPILED, ""), layer) for name, layer in module.named_modules())
+        self._layers = [(name, layer) for name, layer in named if type(layer) in _LAYERS]
         self.has_layers = bool(self._layers)
         self._seed = seed
         self._step = self._count = self._position = 0
@@ -62,7 +65,7 @@ class ReproducibleDropout:
 
     def __enter__(self) -> Self:
         for name, layer in self._layers:
-            layer.forward = self._replacement(name, layer)
+            layer.forward = ReplacedForward(layer, self._replacement(name, layer))
         return self
 
     def __exit__(
