@@ -105,16 +105,18 @@ class UpdateCheck:
 
     def _check_schedules(self, steps: int) -> None:
         """Warn of a rate that has its highest value in the last update: the warm-up is longer than the run."""
-        for schedule in {id(one): one for one in self._schedules()}.values():
+        by_callbacks = [(one, rate) for one in self._run.callbacks.all if (rate := one.rate_of_step)]
+        for named, schedule in [*((one, one) for one in self._schedules()), *by_callbacks]:
             before = [schedule(step) for step in spread(max(steps - 1, 1), _LOOKS).tolist()]
             if max(before) < schedule(steps - 1) < schedule(steps):
                 warn(
                     f"the learning rate still rises in the last of {_counted(steps, 'update')}, from "
-                    f"{schedule(0):.3g} to {schedule(steps - 1):.3g}: the warm-up of {schedule} is longer than the run"
+                    f"{schedule(0):.3g} to {schedule(steps - 1):.3g}: the warm-up of {named} is longer than the run"
                 )
 
     def _schedules(self) -> list[Schedule]:
-        return [one for group in self._run.optimizer.param_groups if is_schedule(one := group.get("schedule"))]
+        found = [one for group in self._run.optimizer.param_groups if is_schedule(one := group.get("schedule"))]
+        return list({id(one): one for one in found}.values())
 
     def _check_running_statistics(self) -> None:
         """Warn where running statistics are of other weights than those that are evaluated."""
@@ -176,6 +178,8 @@ class UpdateCheck:
             if not self._only_evaluates:
                 warn(f"no update was made, and all weights are what they were: {cause}")
             return f"{reason}, without an update: {cause}"
+        if run.state.step == self._step and run.config.resume:
+            run.say(f"no update was made: the run that is continued had come to its end, {reason}")
         if kept := run.transforms.kept():
             run.say(f"{kept} and make no update, unless the run is continued")
         if run.state.step > self._step and self._is_unchanged():

@@ -124,6 +124,8 @@ def test_a_finished_run_that_is_resumed_makes_no_update_and_that_is_right(tmp_pa
     fit(run_dir=tmp_path / "run")
     result, said = fit(run_dir=tmp_path / "run", resume=True)
     assert (result.reason, result.steps, said) == ("finished 2 of 2 epochs", 6, [])
+    text = (tmp_path / "run" / "log.txt").read_text()
+    assert text.count("no update was made: the run that is continued had come to its end, finished 2 of 2 epochs") == 1
 
 
 # ---- updates without effect
@@ -292,6 +294,13 @@ def test_a_warmup_that_is_longer_than_the_run_is_said():
 
     assert "still rises in the last of 6 updates, from 0.01 to 0.0109: the warm-up of Ramp(" in with_warmup(500)[0]
     assert with_warmup(5) == []
+
+    def with_callback(steps):
+        cosine = descend.CosineDecayLearningRate(lr_max=0.1, lr_min=0.01, decay_steps=9, warmup_steps=steps)
+        return fit(cosine)[1]
+
+    assert "the warm-up of CosineDecayLearningRate(" in with_callback(500)[0]
+    assert with_callback(5) == []
 
 
 def test_a_schedule_free_rule_with_batch_norm_is_warned_of_as_swa_is():
