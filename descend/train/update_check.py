@@ -52,7 +52,7 @@ class UpdateCheck:
         self._idle = set[int]()  # callbacks that were warned of, by their `id`
         self.last_withheld = ""
         self._only_evaluates = self._is_frozen = False
-        self._step, self._sums = 0, None
+        self._step, self._sums, self._rates = 0, None, ""
 
     # ---- before training
 
@@ -142,6 +142,7 @@ class UpdateCheck:
     def begin(self) -> None:
         """Note where training begins: the count of updates and the weights."""
         self._step, self._sums = self._run.state.step, self._sums_of_trained()
+        self._rates = _rates(self._run.optimizer)
 
     def after_epoch(self) -> None:
         """Warn of parameters that require a gradient and that the optimizer does not update, each once."""
@@ -187,6 +188,7 @@ class UpdateCheck:
                 f"{_counted(run.state.step - self._step, 'update')} changed no weight: look at the learning rate "
                 f"({_rates(run.optimizer)} at the end), at what makes gradients 0, and at the precision of the weights"
             )
+        self._check_torch_schedules()
         self._check_monitors()
         for callback in run.control.evaluated.not_begun():
             if id(callback) not in self._idle:
@@ -195,6 +197,16 @@ class UpdateCheck:
                     f"{_counted(run.state.step, 'update')} and {_counted(run.state.epochs_done, 'epoch')}"
                 )
         return reason
+
+    def _check_torch_schedules(self) -> None:
+        """Warn of a schedule of torch that was made with the optimizer and that nothing has stepped."""
+        run, rates = self._run, _rates(self._run.optimizer)
+        scheduled = any("initial_lr" in group for group in run.optimizer.param_groups)  # which only they set
+        if scheduled and run.state.step > self._step + 1 and rates == self._rates:
+            warn(
+                f"a schedule of torch was made for the optimizer and had no effect: the learning rate stayed {rates}. "
+                "fit steps no schedule; a callback that does is under 'Learning rate schedules' of docs/fit.md"
+            )
 
     def _check_monitors(self) -> None:
         """Warn of callbacks that choose the best epoch by what was never a number."""

@@ -356,3 +356,22 @@ def test_an_argument_that_nothing_uses_is_said(options, line):
 )
 def test_how_far_a_criterion_lets_a_run_go(stop, limit):
     assert limit_of(stop) == limit
+
+
+def test_a_schedule_of_torch_that_nothing_steps_is_said():
+    made = []
+
+    def optimizer(params):
+        sgd = torch.optim.SGD(params, lr=0.1)
+        made.append(torch.optim.lr_scheduler.LinearLR(sgd, 0.5, total_iters=4))
+        return sgd
+
+    class Stepped(Callback):
+        def after_step(self, step):
+            made[-1].step()
+
+    (text,) = fit(optimizer=optimizer)[1]
+    assert text.startswith(
+        "a schedule of torch was made for the optimizer and had no effect: the learning rate stayed 0.05"
+    )
+    assert fit(Stepped(), optimizer=optimizer)[1] == []
