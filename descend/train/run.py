@@ -166,7 +166,7 @@ class Run:
         module = self.task.module
         self.parameters = dict(module.named_parameters())
         self.buffer_snapshot = BufferSnapshot(module)
-        self._loss_buffers = LossBuffers(self.task.functions.get("loss"))
+        self._loss_buffers = LossBuffers(getattr(self.task, "functions", {}).get("loss"))
         self.activations = ActivationRecorder(module, self.communicator)
         self.control = RunControl(self)
         self._clears_gradients = clears_more_than_gradients(self.optimizer)

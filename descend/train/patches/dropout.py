@@ -107,7 +107,7 @@ _drawn = 0
 def _mark(generator: torch.Generator | None = None) -> int:
     global _drawn  # torch's generator is one for the process, too
     _drawn += generator is None
-    return int(torch.randint(2**63 - 1, (), device="cpu", generator=generator))
+    return int(torch.randint(2**63 - 1, (), device="cpu", generator=generator).numpy())  # which no device waits for
 
 
 def marks_drawn() -> int:

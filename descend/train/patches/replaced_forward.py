@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from descend.torch_private import dynamo_is_imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +31,7 @@ class ReplacedForward:
 
     def __init__(self, layer: nn.Module, call: Callable[..., Any]) -> None:
         self._layer = layer
-        compiles = "torch._dynamo" in sys.modules  # which takes long to import
-        self._call = torch.compiler.disable(call) if compiles else call
+        self._call = torch.compiler.disable(call) if dynamo_is_imported() else call
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """The output for the inputs of the layer."""
