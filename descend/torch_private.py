@@ -6,7 +6,7 @@ there and is repaired here. No other file of the package names a private part of
 
 Importing this module does not import torch; each function imports what it needs.
 
-    autograd        run_backward, grad_and_value, quick_checks
+    autograd        run_backward, grad_and_value, quick_checks, is_in_backward
     tensors         version_counter, view_base, tensor_address, foreach, foreach_copy, flattened,
                     AllFinite, is_functorch_wrapped
     storages        storage_identity, storage_use_count, weak_storage
@@ -166,6 +166,13 @@ def quick_checks() -> Generator[None]:
 def version_counter(x: Tensor) -> int:
     """Number of writes in place to x and its views. Autograd's own counter; only its increment is public."""
     return x._version
+
+
+def is_in_backward() -> bool:
+    """Whether this thread is within a backward pass, as where checkpointing repeats a part of the forward pass."""
+    import torch
+
+    return torch._C._current_graph_task_id() != -1
 
 
 def view_base(x: Tensor) -> Tensor | None:

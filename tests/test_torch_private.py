@@ -92,6 +92,22 @@ def test_an_operator_is_taken_apart_where_autograd_would_have_done_so():
     assert torch_private.decomposed(torch.ops.aten.exp.default, [x], (x,), {}) is NotImplemented
 
 
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_is_in_backward_where_checkpointing_repeats(use_reentrant: bool):
+    seen = list[bool]()
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        seen.append(torch_private.is_in_backward())
+        return x.exp()
+
+    x = torch.ones(2, requires_grad=True)
+    y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=use_reentrant)
+    assert not torch_private.is_in_backward()
+    y.sum().backward()
+    assert seen == [False, True]
+    assert not torch_private.is_in_backward()
+
+
 def test_version_counter_counts_writes_to_a_tensor_and_its_views():
     x = torch.zeros(4)
     before = torch_private.version_counter(x)

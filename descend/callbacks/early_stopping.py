@@ -55,7 +55,7 @@ class EarlyStopping(Callback):
 
     message: ClassVar[str] = "Callback.CallbackEarlyStopping"
     reads_weights = False
-    remembers: ClassVar[tuple[str, ...]] = ("best", "waited", "best_weights", "last_weights")
+    remembers: ClassVar[tuple[str, ...]] = ("best", "waited", "best_weights", "last_weights", "before")
 
     monitor: str = "validation/objective"
     mode: str | None = None
@@ -103,6 +103,8 @@ class EarlyStopping(Callback):
     def _forget(self) -> None:
         self.best = math.inf if self._direction == "min" else -math.inf
         self.waited = 0  # epochs since the best one
+        self.before: list[float] = []  # the newest epoch with a value, and what `best` and `waited` were before it
+        self._weights_before: tuple[dict[str, torch.Tensor] | None] | None = None  # and `best_weights`, if it is known
         self.best_weights: dict[str, torch.Tensor] | None = None
         self.last_weights: dict[str, torch.Tensor] | None = None  # of a run that has ended with the best ones
         self._epoch: int | None = None  # the one under way
@@ -145,12 +147,12 @@ class EarlyStopping(Callback):
         """See `Callback.after_evaluation`."""
         complete = self._epoch is not None and evaluation.epoch > self._epoch
         if complete and evaluation.mode is self._mode:
-            self._judge(evaluation.values, evaluation.run)
+            self._judge(evaluation.values, evaluation.epoch, evaluation.run)
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""
         if epoch.complete and self._mode is Mode.TRAIN:
-            self._judge(epoch.values, epoch.run)
+            self._judge(epoch.values, epoch.finished, epoch.run)
 
     def after_training(self, run: RunView) -> None:
         """See `Callback.after_training`."""
@@ -158,14 +160,22 @@ class EarlyStopping(Callback):
             self.last_weights = _copy(run.module)
             _load(run.module, self.best_weights)
 
-    def _judge(self, values: Mapping[str, float], run: RunView) -> None:
-        """Take the value of an epoch: it is the best so far, or one more without an improvement."""
+    def _judge(self, values: Mapping[str, float], epoch: int, run: RunView) -> None:
+        """Take the value of an epoch: it is the best so far, or one more without an improvement.
+
+        An epoch counts once, also where another callback evaluates after its last step: then the last value counts.
+        """
         if self._name not in values:
             raise ConfigurationError(
                 f"EarlyStopping: this run does not measure '{self.monitor}'; its {self._mode.value} metrics are "
                 f"{', '.join(values)}"
             )
         value = values[self._name]
+        if self.before and self.before[0] == epoch:
+            self.best, self.waited = self.before[1], int(self.before[2])
+            if self._weights_before is not None:
+                (self.best_weights,) = self._weights_before
+        self.before, self._weights_before = [epoch, self.best, self.waited], (self.best_weights,)
         if better(value, self.best, self._direction, self.min_delta):
             self.best, self.waited = value, 0
             self.best_weights = _copy(run.module) if self.restore_best else None

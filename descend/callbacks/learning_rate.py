@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from descend.callbacks.console import say
 from descend.callbacks.name_fields import at_least, words
-from descend.errors import ConfigurationError, Unsupported
+from descend.errors import ConfigurationError, Unsupported, warn
 from descend.graph.fields import described_openly
 from descend.launch.trainer_layout import current_trainer
 from descend.leniency import Deviation, refused
@@ -30,7 +30,7 @@ from descend.train import Callback, Mode
 from descend.train.callback import Beginning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from descend.train import EpochView, RunView, StepView
 
@@ -99,10 +99,28 @@ class _AtSteps(_LearningRate):
 
     remembers: ClassVar[tuple[str, ...]] = ("start", "said")
     said = 0.0
+    _set: float | None = None  # by this callback in this process
+    _has_warned = False
+
+    def before_run(self, run: RunView) -> None:
+        """See `Callback.before_run`."""
+        self._set, self._has_warned = None, False
 
     def after_backward(self, step: StepView) -> None:
         """See `Callback.after_backward`."""
-        step.run.control.set_rate(self.scheduled(step.step - 1), words(self.weights))
+        if self._set is not None and not self._has_warned:
+            self._warn_of_others(self._set, self.rate(step.run))
+        self._set = self.scheduled(step.step - 1)
+        step.run.control.set_rate(self._set, words(self.weights))
+
+    def _warn_of_others(self, own: float, found: float) -> None:
+        """Warn, once, if the rate is not the one that this callback has set."""
+        if not math.isclose(own, found, rel_tol=1e-6):
+            self._has_warned = True
+            warn(
+                f"{type(self).__name__} sets the learning rate before each update, so another callback that had set "
+                f"it to {found:g} had no effect: leave one of them out"
+            )
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""
@@ -359,6 +377,7 @@ class PolyLearningRate(_AtSteps):
         """See `Callback.after_epoch`. As in LBANN, the rate is that of the steps done, which the next update has."""
         if epoch.complete:
             self.change(epoch.run, self.scheduled(epoch.step), epoch.finished)
+            self._set = self.rate(epoch.run)
 
     def scheduled(self, step: int) -> float:
         """See `_AtSteps.scheduled`."""
@@ -393,6 +412,11 @@ class CosineDecayLearningRate(_AtSteps):
         at_least(self, 1, "decay_steps")
         at_least(self, 0, "lr_min", "initial_warmup_learning_rate", "warmup_steps")
         at_least(self, self.lr_min, "lr_max")
+
+    @property
+    def rate_of_step(self) -> Callable[[int], float]:
+        """See `Callback.rate_of_step`."""
+        return self.scheduled
 
     def scheduled(self, step: int) -> float:
         """See `_AtSteps.scheduled`."""

@@ -85,7 +85,7 @@ class WeightedSampler(Sampler):
             check_integer("size", size, 1, also=(None,)),
             check_bool("replacement", replacement),
             None if np.isfinite(found).all() and (found >= 0).all() else "weights must be finite and at least 0",
-            None if found.sum() > 0 else "weights must not be all 0",
+            "weights must not be all 0" if not found.any() else None,
         ]
         positive = int((found > 0).sum())
         if not replacement and (size or len(found)) > positive:

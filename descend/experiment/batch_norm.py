@@ -22,6 +22,7 @@ import torch
 from descend.errors import ConfigurationError, warn
 from descend.experiment.micro_batch_unit import GROUP, last_group, tell_of_whole_groups
 from descend.torch_private import batch_norm_class, instance_norm_class
+from descend.train.patches.replaced_forward import ReplacedForward
 from descend.train.patches.sync_batch_norm import GroupRows, normalize
 from descend.train.strategies.buffers import RunningStatistics
 
@@ -120,7 +121,7 @@ class BatchNormGroups:
         tracked = [(name, layer) for name, layer in self._layers if layer.track_running_stats and not together]
         self.running = [self._running(name, layer) for name, layer in tracked]
         for name, layer in self._taken:
-            layer.forward = self._replacement(name, layer)
+            layer.forward = ReplacedForward(layer, self._replacement(name, layer))
 
     @torch.no_grad()
     def look(self, pass_through: Callable[[], None]) -> None:

@@ -26,7 +26,7 @@ from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.patched_module import device_of, patched_for_training
 from descend.experiment.phases import PhasedTask, build_phased_optimizer, metrics_of_phases, phases_of
-from descend.experiment.precision import precision_of
+from descend.experiment.precision import precision_of, require_castable
 from descend.experiment.ranks import unwrapped
 from descend.experiment.unused_parameters import WarnUnusedParameters
 from descend.lazy_names import instance_check
@@ -81,6 +81,7 @@ class FitBuilder:
         self._algorithm = (config.algorithm or BatchedIterativeOptimizer()).until(config.stop)
         device = device_of(self.module)
         self._autocast, self._scaler = precision_of(config.numerics.precision, device)
+        require_castable(self.module, self._autocast, scaled=self._scaler is not None)
         self._transforms(config.numerics.transforms)  # finds wrong numbers now
         for part in (self._objective, *self._metrics.values()):
             part.to(device)
@@ -325,8 +326,10 @@ def _say_rounding(module: torch.nn.Module, feed: Feed, targets: Any) -> None:
         targets if isinstance(targets, (list, tuple)) else (targets,) if isinstance(targets, str) else TARGET_NAMES
     )
     first = reader.read(np.zeros(1, np.int64))
-    numbers = {name: value for name, value in first.items() if np.asarray(value).dtype.kind in "fiub"}
-    inputs = {name: torch.as_tensor(value) for name, value in numbers.items() if name not in left_out}
+    given = {name: np.asarray(value) for name, value in first.items() if name not in left_out}
+    if any(value.dtype.kind not in "biufc" for value in given.values()):  # text, of which the first batch tells
+        return
+    inputs = {name: torch.as_tensor(value) for name, value in given.items()}
     rounded = [name for name in rounded if name in inputs]
     if rounded and takes_one(module, list(inputs), inputs):
         listed = ", ".join(f"'{name}' up to {largest[name]:,}" for name in rounded[:5])

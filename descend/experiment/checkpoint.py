@@ -181,6 +181,8 @@ def restore(
         for name, part in run.stateful_parts().items()
         if not (reset_optimizer and part.resets_with_optimizer)
     }
+    if "loss" not in saved.parts:  # which has none where the loss had no buffers
+        parts.pop("loss", None)
     if missing := [name for name in parts if name not in saved.parts]:
         raise StorageError(
             f"{saved.checkpoint} has no state of '{missing[0]}', a part of this run: another version of descend wrote "

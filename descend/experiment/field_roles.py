@@ -245,6 +245,12 @@ def _takes(module: nn.Module, inputs: list[str]) -> bool:
     """Whether `forward` takes the inputs by name; a single input may have any name."""
     parameters = inspect.signature(module.forward).parameters
     if all(name in parameters for name in inputs):
+        needed = [name for name, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+        if missing := [name for name in needed if name not in inputs]:
+            raise ConfigurationError(
+                f"{type(module).__name__}.forward needs '{missing[0]}' and a sample has {', '.join(inputs)} beside its "
+                "targets: add the field to the data, or give the argument a default"
+            )
         return True
     if len(inputs) == 1:
         return False

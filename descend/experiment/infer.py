@@ -96,7 +96,8 @@ def predict(
         One tensor (samples, …) on the CPU, or a tuple or a dictionary of them, as the module returns.
 
     Raises:
-        ConfigurationError: a setting is wrong, or the module returns what is not a tensor.
+        ConfigurationError: a setting is wrong; the module returns what is not a tensor, or one without a row for each
+            sample where the data did not go through at once.
         DataError: a field is missing, or the data are not what they should be.
     """
     return infer(module, data, batch_size=batch_size, targets=targets, precision=precision, workers=workers).outputs
@@ -134,7 +135,8 @@ def infer(
         workers: As for `fit`.
 
     Raises:
-        ConfigurationError: there is no such layer, or nothing to compute.
+        ConfigurationError: there is no such layer, or nothing to compute; an output has not a row for each sample, and
+            the data did not go through at once.
         DataError: a field is missing, or the data are not what they should be.
     """
     names = isinstance(layers, (list, tuple)) and all(isinstance(name, str) for name in cast("list[Any]", layers))
@@ -156,11 +158,16 @@ def infer(
         watch.layers(layers)
         with watch.attached():
             output = cast("ModuleTask", task).predict(part)
-        return output, {name: watch.outputs(name)[0] for name in layers}
+        return output, {name: _tensor_of(watch, name) for name in layers}
 
-    samples = _through(module, device, data, batch_size, micro_batch_size, workers, of_part, found.append)
-    outputs = _joined([output for output, _ in found])
-    return Inference(outputs, _joined([seen for _, seen in found]), samples)
+    def counted(part: MicroBatch) -> Any:
+        return part.count, *of_part(part)
+
+    samples = _through(module, device, data, batch_size, micro_batch_size, workers, counted, found.append)
+    counts = [count for count, _, _ in found]
+    outputs = _joined([output for _, output, _ in found], counts, "the module returned")
+    seen = {name: _joined([one[name] for *_, one in found], counts, f"layer '{name}' returned") for name in found[0][2]}
+    return Inference(outputs, seen, samples)
 
 
 @strict_keywords(device="a module computes where its weights are: move it with module.to(device)")
@@ -291,16 +298,46 @@ def _of_graph(
         return module.outputs(layers, part.fields, position=part.position, batch_size=part.batch.size)
 
 
-def _joined(parts: Sequence[Any]) -> Any:
-    """Outputs of parts as those of all samples, on the CPU."""
+def _tensor_of(watch: ActivationRecorder, layer: str) -> torch.Tensor:
+    if outputs := watch.outputs(layer):
+        return outputs[0]
+    raise ConfigurationError(f"infer: layer '{layer}' returns no tensor: name layers that return one")
+
+
+def _joined(parts: Sequence[Any], counts: Sequence[int], what: str) -> Any:
+    """Outputs of parts as those of all samples, on the CPU.
+
+    Args:
+        parts: What was returned for each part.
+        counts: Its samples.
+        what: Whose output it is, for messages.
+
+    Raises:
+        ConfigurationError: they are no tensors, or one has not a row for each sample, so that they cannot be joined.
+    """
     first = parts[0]
     if all(part is None for part in parts):  # such as the loss of a module that was given no labels
         return None
     if isinstance(first, torch.Tensor):
-        return torch.cat([part.cpu() for part in parts])
+        return _joined_tensors(parts, counts, what)
     if isinstance(first, dict):
-        return {key: _joined([part[key] for part in parts]) for key in cast("dict[str, Any]", first)}
+        named = cast("dict[str, Any]", first)
+        return {key: _joined([part[key] for part in parts], counts, f"{what} in {key!r}") for key in named}
     if isinstance(first, (tuple, list)):
-        columns = [_joined(column) for column in zip(*parts, strict=True)]
+        columns = [_joined(one, counts, f"{what} in [{i}]") for i, one in enumerate(zip(*parts, strict=True))]
         return type(cast("Any", first))(*columns) if hasattr(first, "_fields") else tuple(columns)
-    raise ConfigurationError(f"the module returned a {type(first).__name__}, and infer can join tensors alone")
+    raise ConfigurationError(f"{what} a {type(first).__name__}, and infer can join tensors alone")
+
+
+def _joined_tensors(parts: Sequence[torch.Tensor], counts: Sequence[int], what: str) -> torch.Tensor:
+    if len(parts) == 1:
+        return parts[0].cpu()
+    for part, count in zip(parts, counts, strict=True):
+        if not part.ndim or len(part) != count or part.shape[1:] != parts[0].shape[1:]:
+            other = f" and {tuple(parts[0].shape)} for {counts[0]:,}" if part.ndim and len(part) == count else ""
+            raise ConfigurationError(
+                f"{what} the shape {tuple(part.shape)} for {count:,} samples{other}: to be joined, what parts of the "
+                "data give must be of shape (samples, ...) and equal in what follows; change it in forward, or give a "
+                "batch_size that takes all samples at once"
+            )
+    return torch.cat([part.cpu() for part in parts])

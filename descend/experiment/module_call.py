@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.errors import DataError, DescendError, warn
+from descend.torch_private import batch_norm_class, instance_norm_class, version_counter
 from descend.train.memory import out_of_memory
-from descend.train.patches.dropout import unsupported_dropout
+from descend.train.patches.dropout import advanced, marks_drawn, unsupported_dropout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,13 +59,21 @@ class ModuleCall:
             raise
 
     def of_micro_batch(self, part: MicroBatch, roles: FieldRoles, values: Mapping[str, Any]) -> Any:
-        """The output for a micro-batch; checks the first split training batch for random numbers drawn by functions."""
+        """The output for a micro-batch; checks the first split training batch for random numbers drawn by functions and
+        for buffers that each call changes."""
         if self._draws_checked or part.count == part.batch.size or not self.module.training:
             return self(roles, values)
         self._draws_checked = True
-        before = _generator_states(part.fields)
+        before, marks, buffers = _generator_states(part.fields), marks_drawn(), _buffers(self.module)
         output = self(roles, values)
-        if before != _generator_states(part.fields) and not unsupported_dropout(self.module):
+        changed = [name for name, now in _buffers(self.module).items() if now != buffers.get(name)]
+        if changed:
+            warn(
+                f"'{changed[0]}' of {type(self.module).__name__} is a buffer that each forward pass changes, so what "
+                "follows from it depends on the micro-batch size and on the number of ranks"
+            )
+        before[0] = advanced(before[0], marks_drawn() - marks)
+        if not all(map(torch.equal, before, _generator_states(part.fields))) and not unsupported_dropout(self.module):
             warn(
                 f"{type(self.module).__name__} draws random numbers with functions, such as "
                 "torch.nn.functional.dropout or torch.rand, so they depend on the micro-batch size: use layers such as "
@@ -116,8 +125,22 @@ def _name_of(kind: torch.dtype) -> str:
     return str(kind).removeprefix("torch.")
 
 
-def _generator_states(fields: Mapping[str, Tensor]) -> list[bytes]:
+def _generator_states(fields: Mapping[str, Tensor]) -> list[Tensor]:
     """The states of torch's global generators."""
     states = [torch.get_rng_state()]
     states += [torch.cuda.get_rng_state(x.device) for x in list(fields.values())[:1] if x.is_cuda]
-    return [state.numpy().tobytes() for state in states]
+    return states
+
+
+def _buffers(module: torch.nn.Module) -> dict[str, tuple[int, int]]:
+    """Which tensors the buffers are and how often they were written, but for statistics of norms, of which others tell.
+
+    Those of a layer under `torch.nn.utils.parametrize` are buffers of its parametrization.
+    """
+    norms = batch_norm_class(), instance_norm_class()
+    return {
+        f"{prefix}.{name}" if prefix else name: (id(buffer), version_counter(buffer))
+        for prefix, part in module.named_modules()
+        if not isinstance(part, norms)
+        for name, buffer in part.named_buffers(recurse=False)
+    }

@@ -11,9 +11,11 @@ import torch
 
 from descend.arguments import check_instance, require
 from descend.data import Batches
-from descend.errors import Unsupported
+from descend.errors import Unsupported, warn
 from descend.experiment.batch_norm import BatchNormGroups, spans_ranks
-from descend.train.patches.dropout import ReproducibleDropout
+from descend.torch_private import batch_norm_class
+from descend.train.module_state import modes_kept
+from descend.train.patches.dropout import RANDOM_LAYERS, ReproducibleDropout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -68,15 +70,35 @@ def device_of(module: torch.nn.Module) -> torch.device:
 def _one_sample(task: ModuleTask, feed: Batches) -> None:
     """Run a module on the first sample without a trace, before it is trained."""
     module, device = task.module, device_of(task.module)
-    modes = [(part, part.training) for part in module.modules()]
     fields = feed.reader.read(np.zeros(1, dtype=np.int64))
-    module.eval()
-    try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            task.pass_through({name: torch.as_tensor(values).to(device) for name, values in fields.items()})
-    finally:
-        for part, training in modes:
-            part.training = training
+    with modes_kept(module), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        module.eval()
+        task.pass_through({name: torch.as_tensor(values).to(device) for name, values in fields.items()})
+
+
+def _tell_of_parts_in_evaluation_mode(module: torch.nn.Module) -> None:
+    """Warn of layers in evaluation mode that training puts into the other; nothing where the whole module is in it."""
+    if not module.training:
+        return
+    before = [(name, part) for name, part in module.named_modules() if not part.training]
+    if not before:
+        return
+    with modes_kept(module):
+        module.train()  # which a module may override so that some parts stay
+        named = [f"'{name}' ({type(part).__name__})" for name, part in before if part.training and _has_modes(part)]
+    if named:
+        others = f" and {len(named) - 1:,} more are" if len(named) > 1 else " is"
+        warn(
+            f"{named[0]}{others} in evaluation mode, and each epoch puts the whole module into training mode: call "
+            ".eval() of parts to stay so in a callback's before_epoch, or module.eval() before the run if none are"
+        )
+
+
+def _has_modes(part: torch.nn.Module) -> bool:
+    """Whether a layer of torch works in another way in training."""
+    recurrent = isinstance(part, (torch.nn.MultiheadAttention, torch.nn.RNNBase)) and part.dropout > 0
+    tracks = bool(getattr(part, "track_running_stats", False))
+    return recurrent or tracks or isinstance(part, (*RANDOM_LAYERS, batch_norm_class()))
 
 
 @contextmanager
@@ -99,8 +121,8 @@ def patched_for_training(
         process: This process among the ranks that train the module; None for one.
     """
     module = task.module
-    before = [(part, part.training) for part in module.modules()]
-    with ReproducibleDropout(module, seed) as masks:
+    _tell_of_parts_in_evaluation_mode(module)
+    with modes_kept(module), ReproducibleDropout(module, seed) as masks:
         sizes = (micro_batch_size, batch_norm_group_size)
         joint = process is not None and spans_ranks(module, *sizes, feed.first_size, process.world_size)
         norms = BatchNormGroups(module, feed, *sizes, process if joint else None)
@@ -117,5 +139,3 @@ def patched_for_training(
             yield TrainingPatches(begin, norms.unit, norms.running, joint)
         finally:
             norms.close()
-            for part, training in before:
-                part.training = training

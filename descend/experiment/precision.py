@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from descend.errors import ConfigurationError, nearest
+from descend.errors import ConfigurationError, nearest, warn
 from descend.lazy_names import instance_check
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from descend.graph import AutomaticMixedPrecision
 
-__all__ = ["PrecisionSettings", "precision_of"]
+__all__ = ["PrecisionSettings", "precision_of", "require_castable"]
 
 _NAMES = ("float32", "bfloat16", "float16")
 _is_description: Callable[[object], TypeIs[AutomaticMixedPrecision]] = instance_check(
@@ -64,3 +64,34 @@ def precision_of(given: Any, device: torch.device) -> PrecisionSettings:
         growth_interval=given.growth_interval or 2000,
     )
     return PrecisionSettings(torch.float16, scaler)
+
+
+def require_castable(module: torch.nn.Module, autocast: torch.dtype | None, *, scaled: bool) -> None:
+    """See that the weights of a module are of a type that the precision of a run is for.
+
+    Args:
+        module: What is trained.
+        autocast: The dtype of torch's autocast; None for no autocast.
+        scaled: Whether the loss is scaled.
+
+    Warns:
+        UserWarning: weights are float64, which torch's autocast leaves as they are.
+
+    Raises:
+        ConfigurationError: the loss is scaled and weights in training are float16 already.
+    """
+    if autocast is None:
+        return
+    trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    if scaled and (half := [name for name, p in trained if p.dtype == torch.float16]):
+        raise ConfigurationError(
+            f"precision='float16' computes in half precision with weights of float32, and '{half[0]}' is float16, so "
+            "that its gradient cannot be scaled: call module.float() before the run"
+        )
+    if double := [name for name, p in trained if p.dtype == torch.float64]:
+        every = "" if len(double) == len(trained) else " where such weights are used"
+        word = str(autocast).removeprefix("torch.")
+        warn(
+            f"precision='{word}' has no effect{every}: '{double[0]}' is float64, which torch's autocast leaves alone: "
+            "call module.float() before the run, or leave precision out"
+        )

@@ -70,7 +70,7 @@ def load_weights(
     checkpoint = _chosen(Path(run_dir), which)
     name = averaged if isinstance(averaged, str) else None
     saved = evaluated_weights(checkpoint, name) if averaged else read_weights(checkpoint)
-    own = tensors_of(target)
+    own, saved = _of_original(tensors_of(target)), _of_original(saved)
     rows = [
         (name, _form(own.get(name)), _form(saved.get(name)))
         for name in {**own, **saved}
@@ -83,6 +83,11 @@ def load_weights(
         for name, tensor in own.items():
             copy_into(tensor, saved[name])
     return checkpoint
+
+
+def _of_original(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors by the names that they have without torch.compile, which may wrap a module or a part of it."""
+    return {name.replace("_orig_mod.", ""): tensor for name, tensor in tensors.items()}
 
 
 _MOST_STEPS = 10**18

@@ -15,6 +15,7 @@ import torch
 
 from descend.errors import ConfigurationError, nearest
 from descend.runtime import Communicator
+from descend.torch_private import is_in_backward
 from descend.train.layers import layer_names
 
 __all__ = ["ActivationRecorder", "Listener", "Outputs"]
@@ -115,7 +116,7 @@ class ActivationRecorder:
             return outputs
         for listener in self._listeners:
             outputs = listener(name, outputs) or outputs
-        if name in self._wanted:
+        if name in self._wanted and not is_in_backward():  # where a part of the forward pass is repeated
             self._seen.setdefault(name, []).append(tuple(output.detach().clone() for output in outputs))
         return outputs
 

@@ -112,6 +112,10 @@ class Callback(metaclass=StrictKeywords):
     def beginning(self) -> Beginning | None:
         """When it acts for the first time; None where it does from the start, or where that is not known."""
 
+    @property
+    def rate_of_step(self) -> Callable[[int], float] | None:
+        """The learning rate that it sets as a function of the updates so far; None where it sets none so."""
+
     def missing_extra(self) -> str | None:
         """What to install for this callback if an optional library is missing; None if nothing is."""
 

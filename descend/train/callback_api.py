@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.attention
 
+from descend.arguments import check_choice, require
 from descend.data import Batches
 from descend.errors import ConfigurationError, Unsupported, nearest
 from descend.runtime import generator, seed_step
@@ -200,12 +201,19 @@ class RunControl:
     def batch(self, batch: Batch) -> None:
         self._run.state.batches[Mode.TRAIN] = batch
 
-    def evaluate(self, mode: Mode) -> dict[str, float]:
-        """Objective and metrics over all samples of `mode`, now; the row goes into the history."""
+    def evaluate(self, mode: Mode | str) -> dict[str, float]:
+        """Objective and metrics over all samples of a mode, or of its word such as "validation", now; the row goes into
+        the history.
+
+        Raises:
+            ConfigurationError: there is no such mode, or the run has no samples for it.
+        """
         from descend.train.evaluation import evaluate
 
         run = self._run
-        values = evaluate(run, mode)
+        there = [str(one) for one in run.data]
+        require(check_choice("mode", mode, there), where="control.evaluate")
+        values = evaluate(run, Mode(mode))
         run.state.fix_rows()
         return values
 

@@ -12,6 +12,7 @@ from descend.runtime.seeds import forked_rng
 from descend.train.events import EvaluationView, Event, StepView
 from descend.train.interruption import interruptible, raise_if_stop_requested
 from descend.train.memory import retry_on_oom
+from descend.train.module_state import modes_kept
 from descend.train.objective import Totals
 from descend.train.optional_classes import is_averaging, is_own_optimizer, is_phased_optimizer, is_sharded_optimizer
 from descend.train.progress import Mode
@@ -113,10 +114,9 @@ def _measure(run: Run, mode: Mode, seen_by: RunView, watched: bool) -> tuple[Tot
     """
     context, module = run.state.contexts[mode], run.task.module
     totals, seen, times, clock = Totals(), 0, list[float](), run.communicator.now()
-    was_training = module.training
-    module.eval()
-    try:
-        with contextlib.closing(run.data[mode].epoch(0)) as batches:
+    with modes_kept(module), contextlib.closing(run.data[mode].epoch(0)) as batches:
+        module.eval()
+        try:
             for batch in interruptible(run, batches):
                 number = context.step + len(times) + 1
                 step = StepView(
@@ -138,9 +138,8 @@ def _measure(run: Run, mode: Mode, seen_by: RunView, watched: bool) -> tuple[Tot
                 times.append(now - clock)
                 clock = now
                 raise_if_stop_requested(run)
-    finally:
-        module.train(was_training)
-        run.activations.clear()
+        finally:
+            run.activations.clear()
     if watched and mode is not Mode.TRAIN:  # whose context says where training stands
         context.step += len(times)
         context.samples += seen

@@ -62,6 +62,7 @@ def _epoch(run: Run, stop: Stop) -> str | None:
     run.strategy.synchronize(f"the beginning of epoch {number + 1}, step {context.step}")
     seen = (context.samples - progress.samples_before, total)
     before = EpochView(number, context.step, run.views.of_epoch, samples=seen, position=context.position)
+    run.task.module.train()  # and then callbacks, which may put parts of it into evaluation mode
     run.callbacks.fire(Event.BEFORE_EPOCH, before)
     reason = _settled_steps(run, stop, progress)
     state.step_began, progress.reporting = None, True
@@ -108,7 +109,6 @@ def _settled_steps(run: Run, stop: Stop, progress: EpochProgress) -> str | None:
 def _steps(run: Run, stop: Stop, progress: EpochProgress) -> str | None:
     """The remaining steps of an epoch; the reason if training ended within them."""
     state = run.state
-    run.task.module.train()
     if progress.complete:
         return None
     if reason := _stop_reason(run, stop):  # resumed from a checkpoint of the final step

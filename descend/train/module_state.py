@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -13,18 +14,30 @@ from descend.runtime import flatten
 from descend.train.callback import given_back, kept
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
     from descend.data import Feed
     from descend.runtime import Communicator
     from descend.train.progress import Mode
 
-__all__ = ["ModuleExtraState", "ReplacedSamples", "tensors_of"]
+__all__ = ["LossBuffers", "ModuleExtraState", "ReplacedSamples", "modes_kept", "tensors_of"]
 
 
 def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers by name; a tensor under several names stands under the first."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+@contextmanager
+def modes_kept(module: torch.nn.Module) -> Generator[None]:
+    """After this block every part of a module is in the mode, training or evaluation, in which it was."""
+    before = [(part, part.training) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, training in before:
+            if part.training is not training:  # a module takes long to set an attribute
+                part.training = training
 
 
 class ModuleExtraState:
@@ -65,6 +78,41 @@ class ModuleExtraState:
         for name, part in self._parts.items():
             if name in states:
                 part.set_extra_state(states[name])
+
+
+class LossBuffers:
+    """The buffers of a user's loss that training has changed; others are settings, and may be others when it continues.
+
+    Args:
+        loss: What has them if it is a module.
+    """
+
+    resets_with_optimizer: ClassVar[bool] = False
+
+    def __init__(self, loss: object) -> None:
+        self._module = loss if isinstance(loss, torch.nn.Module) else torch.nn.Module()
+        self._first = {name: buffer.detach().clone() for name, buffer in self._module.named_buffers()}
+
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Those that differ from what they were when this was made."""
+        return {
+            name: buffer.detach().clone()
+            for name, buffer in self._module.named_buffers()
+            if name in self._first and not torch.equal(buffer, self._first[name])
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, torch.Tensor]) -> None:
+        """Put back those that are there in the same shape; a warning tells the others."""
+        there = dict(self._module.named_buffers())
+        for name, saved in state_dict.items():
+            if name in there and there[name].shape == saved.shape:
+                there[name].copy_(saved)
+            else:
+                warn(f"'{name}', a buffer of the loss, starts over: it is {tuple(saved.shape)} in the checkpoint")
 
 
 class ReplacedSamples:

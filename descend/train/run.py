@@ -25,7 +25,7 @@ from descend.train.callback_api import RunControl
 from descend.train.clock import RunClock
 from descend.train.history import RunHistory
 from descend.train.memory import MicroBatchSize
-from descend.train.module_state import ModuleExtraState, ReplacedSamples
+from descend.train.module_state import LossBuffers, ModuleExtraState, ReplacedSamples
 from descend.train.optimizers.state import OptimizerState
 from descend.train.param_groups import exchange_parameters
 from descend.train.replica_check import ReplicaCheck
@@ -166,6 +166,7 @@ class Run:
         module = self.task.module
         self.parameters = dict(module.named_parameters())
         self.buffer_snapshot = BufferSnapshot(module)
+        self._loss_buffers = LossBuffers(getattr(self.task, "functions", {}).get("loss"))
         self.activations = ActivationRecorder(module, self.communicator)
         self.control = RunControl(self)
         self._clears_gradients = clears_more_than_gradients(self.optimizer)
@@ -227,6 +228,7 @@ class Run:
             "algorithm": AlgorithmState(self.state),
             "stop": self.stop,
             "modules": ModuleExtraState(self.task.module),
+            **({"loss": self._loss_buffers} if self._loss_buffers else {}),
             "data": ReplacedSamples(self.data, self.communicator),
             "micro_batch_size": self.micro_batch_size,
             "precision": self.precision,

@@ -52,7 +52,7 @@ class UpdateCheck:
         self._idle = set[int]()  # callbacks that were warned of, by their `id`
         self.last_withheld = ""
         self._only_evaluates = self._is_frozen = False
-        self._step, self._sums = 0, None
+        self._step, self._sums, self._rates = 0, None, ""
 
     # ---- before training
 
@@ -105,16 +105,18 @@ class UpdateCheck:
 
     def _check_schedules(self, steps: int) -> None:
         """Warn of a rate that has its highest value in the last update: the warm-up is longer than the run."""
-        for schedule in {id(one): one for one in self._schedules()}.values():
+        by_callbacks = [(one, rate) for one in self._run.callbacks.all if (rate := one.rate_of_step)]
+        for named, schedule in [*((one, one) for one in self._schedules()), *by_callbacks]:
             before = [schedule(step) for step in spread(max(steps - 1, 1), _LOOKS).tolist()]
             if max(before) < schedule(steps - 1) < schedule(steps):
                 warn(
                     f"the learning rate still rises in the last of {_counted(steps, 'update')}, from "
-                    f"{schedule(0):.3g} to {schedule(steps - 1):.3g}: the warm-up of {schedule} is longer than the run"
+                    f"{schedule(0):.3g} to {schedule(steps - 1):.3g}: the warm-up of {named} is longer than the run"
                 )
 
     def _schedules(self) -> list[Schedule]:
-        return [one for group in self._run.optimizer.param_groups if is_schedule(one := group.get("schedule"))]
+        found = [one for group in self._run.optimizer.param_groups if is_schedule(one := group.get("schedule"))]
+        return list({id(one): one for one in found}.values())
 
     def _check_running_statistics(self) -> None:
         """Warn where running statistics are of other weights than those that are evaluated."""
@@ -140,6 +142,7 @@ class UpdateCheck:
     def begin(self) -> None:
         """Note where training begins: the count of updates and the weights."""
         self._step, self._sums = self._run.state.step, self._sums_of_trained()
+        self._rates = _rates(self._run.optimizer)
 
     def after_epoch(self) -> None:
         """Warn of parameters that require a gradient and that the optimizer does not update, each once."""
@@ -176,6 +179,8 @@ class UpdateCheck:
             if not self._only_evaluates:
                 warn(f"no update was made, and all weights are what they were: {cause}")
             return f"{reason}, without an update: {cause}"
+        if run.state.step == self._step and run.config.resume:
+            run.say(f"no update was made: the run that is continued had come to its end, {reason}")
         if kept := run.transforms.kept():
             run.say(f"{kept} and make no update, unless the run is continued")
         if run.state.step > self._step and self._is_unchanged():
@@ -183,6 +188,7 @@ class UpdateCheck:
                 f"{_counted(run.state.step - self._step, 'update')} changed no weight: look at the learning rate "
                 f"({_rates(run.optimizer)} at the end), at what makes gradients 0, and at the precision of the weights"
             )
+        self._check_torch_schedules()
         self._check_monitors()
         for callback in run.control.evaluated.not_begun():
             if id(callback) not in self._idle:
@@ -191,6 +197,16 @@ class UpdateCheck:
                     f"{_counted(run.state.step, 'update')} and {_counted(run.state.epochs_done, 'epoch')}"
                 )
         return reason
+
+    def _check_torch_schedules(self) -> None:
+        """Warn of a schedule of torch that was made with the optimizer and that nothing has stepped."""
+        run, rates = self._run, _rates(self._run.optimizer)
+        scheduled = any("initial_lr" in group for group in run.optimizer.param_groups)  # which only they set
+        if scheduled and run.state.step > self._step + 1 and rates == self._rates:
+            warn(
+                f"a schedule of torch was made for the optimizer and had no effect: the learning rate stayed {rates}. "
+                "fit steps no schedule; a callback that does is under 'Learning rate schedules' of docs/fit.md"
+            )
 
     def _check_monitors(self) -> None:
         """Warn of callbacks that choose the best epoch by what was never a number."""

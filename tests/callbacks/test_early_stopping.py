@@ -231,3 +231,23 @@ def test_what_has_no_place_in_a_text_is_refused_there():
     assert "patience: 4" in text.render(EarlyStopping(patience=4))
     with pytest.raises(ConfigurationError, match="no place for monitor, restore_best"):
         text.render(EarlyStopping("train/objective", restore_best=True))
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_an_epoch_counts_once_however_often_it_is_evaluated(every):
+    """Three equal epochs after the first end a run of patience 2, also where the last step of each is evaluated."""
+    result = descend.fit(
+        torch.nn.Linear(3, 1),
+        "mse",
+        (torch.ones(6, 3), torch.ones(6, 1)),
+        valid=(torch.ones(2, 3), torch.ones(2, 1)),
+        optimizer=functools.partial(torch.optim.SGD, lr=1e-30),
+        batch_size=1,
+        stop=descend.Epochs(9),
+        callbacks=[
+            descend.EvaluateProgress(batch_interval=every, metric="objective"),
+            EarlyStopping(patience=2, restore_best=True),
+        ],
+        verbose=False,
+    )
+    assert result.history[-1]["epoch"] == 4

@@ -205,3 +205,40 @@ def test_settings_that_make_no_sense_are_refused(kind, given):
 def test_custom_learning_rate_is_refused_with_what_to_do():
     with pytest.raises(Unsupported, match="set_rate"):
         CustomLearningRate()
+
+
+class _Setter(Callback):
+    def after_step(self, step):
+        step.run.control.set_rate(0.5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CosineDecayLearningRate(lr_max=0.1, lr_min=0.01, decay_steps=20),
+        lambda: PolyLearningRate(power=1.0, num_epochs=3, end_lr=0.01),
+    ],
+    ids=["cosine", "poly"],
+)
+def test_a_rate_that_is_set_anew_before_each_update_is_said_where_another_callback_sets_it(make, recwarn):
+    def told(*others):
+        fitted = descend.fit(
+            torch.nn.Linear(3, 1),
+            "mse",
+            (torch.ones(8, 3), torch.ones(8, 1)),
+            optimizer=descend.SGD(learn_rate=0.1),
+            batch_size=4,
+            stop=descend.Epochs(3),
+            callbacks=[make(), *others],
+            verbose=False,
+        )
+        assert fitted.steps == 6
+        return [str(w.message) for w in (recwarn.pop() for _ in range(len(recwarn)))]
+
+    assert told() == []
+    (text,) = told(_Setter())
+    assert text.startswith(
+        f"{type(make()).__name__} sets the learning rate before each update, so another callback that"
+    )
+    assert "set it to 0.5 had no effect" in text
+    assert len(told(descend.StepLearningRate(step=1, amt=0.5))) == 1

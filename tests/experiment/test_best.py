@@ -182,3 +182,17 @@ def test_a_state_that_was_not_written_here_is_a_damaged_checkpoint(tmp_path, mon
     monkeypatch.setattr(checkpoint, "read_plain_state", lambda path: {"parts": parts, "settings": {}})
     with pytest.raises(StorageError, match="step-12 holds a state that descend has not written"):
         descend.load_weights(net(), tmp_path / "run", "last")
+
+
+@pytest.mark.parametrize("compiled", [(True, False), (False, True), (True, True)])
+def test_weights_go_from_and_into_compiled_modules(tmp_path, compiled):
+    made, other = net(), net()
+    first, second = (
+        torch.compile(m, backend="eager") if c else m for m, c in zip((made, other), compiled, strict=True)
+    )
+    trained(tmp_path / "run", module=first, epochs=1)
+    with torch.no_grad():
+        other[0].weight.zero_()
+    descend.load_weights(second, tmp_path / "run", which="last")
+    assert torch.equal(other[0].weight, made[0].weight)
+    assert torch.equal(other[1].running_mean, made[1].running_mean)

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from toys import Regression, data, run_of
 
+import descend
 from descend.errors import StorageError
 from descend.experiment import checkpoint as checkpoints
 from descend.experiment.checkpoint import (
@@ -337,3 +339,34 @@ def test_weights_that_are_not_taken_are_in_a_table_and_those_that_are_taken_are_
         restore_weights(checkpoint, again)
     assert "bias" in str(warned[0].message)
     assert "weight " not in str(warned[0].message).split(":", 1)[1]
+
+
+class _Growing(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, output, target):
+        self.calls += 1
+        return self.calls * (output - target).square().mean()
+
+
+@pytest.mark.parametrize("first", [_Growing, torch.nn.MSELoss])
+def test_a_loss_with_buffers_continues_where_it_was_or_begins(tmp_path, first):
+    """Steps weighted by 1, 2, 3, 4, also over a restart; after another loss the run goes on with 1."""
+
+    def trained(loss, steps, **more):
+        torch.manual_seed(0)
+        module = torch.nn.Linear(3, 1).double()
+        data = torch.ones(4, 3, dtype=torch.float64), torch.zeros(4, 1, dtype=torch.float64)
+        optimizer = functools.partial(torch.optim.SGD, lr=0.01)
+        stop = descend.Steps(steps)
+        descend.fit(module, loss, data, optimizer=optimizer, batch_size=4, stop=stop, verbose=False, **more)
+        return module.weight.detach()
+
+    trained(first(), 2, run_dir=tmp_path / "run")
+    loss = _Growing()
+    found = trained(loss, 4, run_dir=tmp_path / "run", resume=True)
+    assert float(loss.calls) == (4 if first is _Growing else 2)
+    if first is _Growing:
+        assert torch.equal(found, trained(_Growing(), 4))

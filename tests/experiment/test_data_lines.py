@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import descend
-from descend.errors import DataError
+from descend.errors import DataError, DescendError
 
 N = 12
 X = np.random.default_rng(0).normal(size=(N, 2)).round(3)
@@ -116,3 +116,18 @@ def test_integers_that_weights_cannot_hold_are_said(tmp_path, capsys, name, kind
     out = capsys.readouterr().out
     assert ("rounded: integers beyond 16,777,216 are not all numbers of float32" in out) == said
     assert ("'a' up to 16,777,226" in out) == said
+
+
+def test_text_beside_integers_that_weights_cannot_hold_is_an_error_of_ours(tmp_path):
+    (tmp_path / "a.csv").write_text("a,b,y\n" + "".join(f"{2**24 + i},word {i},{i % 3}\n" for i in range(N)))
+    optimizer = functools.partial(torch.optim.SGD, lr=0.1)
+    with pytest.raises(DescendError, match="'b'"):
+        descend.fit(
+            torch.nn.Linear(2, 3),
+            "cross_entropy",
+            str(tmp_path / "a.csv"),
+            optimizer=optimizer,
+            batch_size=4,
+            stop=descend.Epochs(1),
+            targets=["y"],
+        )

@@ -236,3 +236,15 @@ def test_a_comparison_takes_a_table_of_one_feature():
     data = {"a": torch.arange(12.0), "y": torch.arange(12) % 3}
     more = {"batch_size": 4, "steps": 2, "trials": 1, "seeds": 2, "searches": 1, "targets": ["y"]}
     assert descend.compare(lambda: nn.Linear(1, 3), "cross_entropy", data, arms=["SGD"], **more) is not None
+
+
+class _OfTwo(nn.Module):
+    def forward(self, a, b, scale=1.0):
+        return (a + b) * scale
+
+
+@pytest.mark.parametrize("given", [{"a"}, {"a", "scale"}])
+def test_a_field_that_forward_needs_and_samples_do_not_have_is_named(given):
+    fields = {name: torch.ones(4, 2) for name in (*sorted(given), "y")}
+    with pytest.raises(ConfigurationError, match=r"_OfTwo\.forward needs 'b' and a sample has a.* beside its targets"):
+        assign_fields(fields, _OfTwo(), loss_of("mse"))

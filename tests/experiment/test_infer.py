@@ -228,3 +228,42 @@ def test_arguments_of_a_wrong_kind_are_errors_of_ours(function, tmp_path):
 def test_targets_that_are_none_are_named(wrong):
     with pytest.raises(ConfigurationError, match="targets must be names of fields in a list, how many"):
         descend.predict(torch.nn.Linear(3, 2), torch.randn(4, 3), targets=wrong)
+
+
+class _Turned(nn.Module):
+    def __init__(self, form):
+        super().__init__()
+        self.form = form
+
+    def forward(self, x):
+        return {"scores": x, "more": (x, self.form(x))}
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        (torch.t, r"in \[1\] the shape \(4, 5\) for 5 samples: to be joined"),
+        (torch.mean, r"the shape \(\) for 5 samples"),
+        (
+            lambda x: x[:, : 1 + int(x[0, 0] == 20)],
+            r"the shape \(5, 2\) for 5 samples and \(5, 1\) for 5: to be joined",
+        ),
+    ],
+    ids=["turned", "mean", "longer"],
+)
+def test_outputs_without_a_row_for_each_sample_are_not_joined(form, said):
+    x = torch.arange(40.0).reshape(10, 4)
+    with pytest.raises(ConfigurationError, match=rf"^the module returned in 'more' .*{said}"):
+        descend.predict(_Turned(form), x, batch_size=5)
+    assert torch.equal(descend.predict(_Turned(form), x, batch_size=10)["more"][1], form(x))
+
+
+def test_a_layer_that_returns_no_tensor_is_named():
+    module = nn.Sequential(nn.LSTM(4, 3), _First())
+    with pytest.raises(ConfigurationError, match="infer: layer '0' returns no tensor"):
+        descend.infer(module, torch.ones(10, 2, 4), layers=["0"])
+
+
+class _First(nn.Module):
+    def forward(self, outputs):
+        return outputs[0]

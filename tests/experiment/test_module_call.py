@@ -115,3 +115,12 @@ def test_evaluation_is_not_looked_at_and_does_not_use_up_the_report():
 
 def test_modules_that_draw_nothing_are_not_reported():
     assert seen(ModuleCall(nn.Linear(3, 3)), part(2)) == []
+
+
+def test_buffers_that_each_call_changes_are_reported_and_statistics_of_norms_are_not():
+    norm = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    assert seen(ModuleCall(norm), part(2)) == []
+    powers = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3)))
+    [text] = seen(ModuleCall(powers), part(2))
+    assert text.startswith("'0.parametrizations.weight.0._u' of Sequential is a buffer that each forward pass changes")
+    assert seen(ModuleCall(powers), part(4)) == []

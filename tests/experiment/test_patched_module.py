@@ -113,3 +113,30 @@ def test_one_process_has_no_lockstep():
     task, feed = made(network(nn.BatchNorm1d(4)))
     with patched_for_training(task, 0, feed, 8) as patches:
         assert not patches.in_turns
+
+
+class _Frozen(nn.Sequential):
+    def train(self, mode=True):
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
+def test_layers_in_evaluation_mode_within_a_module_in_training_mode_are_told(recwarn):
+    def told(module):
+        modes = [part.training for part in module.modules()]
+        task, feed = made(module)
+        with patched_for_training(task, 0, feed):
+            pass
+        assert [part.training for part in module.modules()] == modes
+        return [str(w.message) for w in (recwarn.pop() for _ in range(len(recwarn)))]
+
+    frozen = network(nn.BatchNorm1d(4), nn.Dropout(0.1), nn.ReLU())
+    frozen[1].eval()
+    assert [text[:41] for text in told(frozen)] == ["'1' (BatchNorm1d) is in evaluation mode, "]
+    frozen[2].eval()
+    assert [text[:43] for text in told(frozen)] == ["'1' (BatchNorm1d) and 1 more are in evaluat"]
+    assert told(frozen.eval()) == []
+    frozen.train()[3].eval()
+    assert told(frozen) == []
+    assert told(_Frozen(*network(nn.BatchNorm1d(4))).train()) == []

@@ -10,6 +10,7 @@ from torch import nn
 import descend
 from descend.data import ArrayReader
 from descend.errors import ConfigurationError, Stopped
+from descend.experiment.precision import require_castable
 from descend.experiment.run import run
 from descend.graph import from_text, to_text
 
@@ -201,3 +202,34 @@ def test_a_datatype_that_is_not_to_be_had_is_refused_by_name(monkeypatch, tmp_pa
 
 def test_the_format_of_all_graphs_may_be_said(monkeypatch, tmp_path):
     assert train(monkeypatch, tmp_path, graph(datatype="FLOAT"), epochs=1).steps == 3
+
+
+def test_weights_that_a_precision_is_not_for_are_told(recwarn):
+    single, half, double = (
+        nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).to(kind) for kind in (None, torch.half, torch.double)
+    )
+    for scaled in (True, False):
+        require_castable(single, torch.float16, scaled=scaled)
+    require_castable(half, torch.bfloat16, scaled=False)
+    require_castable(double, None, scaled=False)
+    assert not recwarn
+    with pytest.raises(ConfigurationError, match=r"'0\.weight' is float16, so that its gradient cannot be scaled"):
+        require_castable(half, torch.float16, scaled=True)
+    with pytest.warns(UserWarning, match=r"precision='bfloat16' has no effect: '0\.weight' is float64"):
+        require_castable(double, torch.bfloat16, scaled=False)
+    single[1].double()
+    with pytest.warns(UserWarning, match=r"no effect where such weights are used: '1\.weight' is float64"):
+        require_castable(single, torch.bfloat16, scaled=False)
+
+
+def test_fit_refuses_weights_of_half_precision_under_a_loss_scale():
+    with pytest.raises(ConfigurationError, match="'weight' is float16"):
+        descend.fit(
+            nn.Linear(2, 2).half(),
+            "mse",
+            (torch.ones(4, 2).half(), torch.ones(4, 2).half()),
+            optimizer=functools.partial(torch.optim.SGD, lr=0.1),
+            batch_size=2,
+            stop=descend.Steps(1),
+            precision="float16",
+        )

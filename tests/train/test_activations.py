@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from descend.errors import ConfigurationError
 from descend.train.activations import ActivationRecorder
@@ -34,6 +35,20 @@ def test_what_a_listener_returns_goes_on():
     torch.testing.assert_close(found, torch.tanh(net[0](x) + 1))
     with watch.attached():
         watch.clear()
+
+
+def test_what_checkpointing_repeats_is_recorded_once():
+    class Repeated(torch.nn.Sequential):
+        def forward(self, x):
+            return checkpoint(super().forward, x, use_reentrant=False)
+
+    net = Repeated(*module())
+    watch = ActivationRecorder(net)
+    watch.layers(["0"])
+    x = torch.randn(5, 2)
+    with watch.attached():
+        net(x).sum().backward()
+    torch.testing.assert_close(watch.outputs("0")[0], net[0](x).detach())
 
 
 def test_an_error_takes_the_hooks_away():

@@ -185,3 +185,12 @@ def test_collectives_leave_the_argument_as_it_was():
     first, second = on_ranks(2, act)
     assert first == (3.0, 1.0, [[1, 1]], [0, 0, 1], True, 2)
     assert second == (3.0, 2.0, [[1, 1]], [0, 0, 1], False, 2)
+
+
+def test_a_mode_may_be_said_by_its_word_and_others_are_refused():
+    run = run_of(Regression(), data(), data(batch_size=4))
+    assert run.control.evaluate("validation") == run.control.evaluate(Mode.VALIDATION)
+    with pytest.raises(ConfigurationError, match="mode must be one of 'train', 'validation', got 'validate'"):
+        run.control.evaluate("validate")
+    with pytest.raises(ConfigurationError, match=r"control\.evaluate: mode must be one of .*, got 'test'"):
+        run.control.evaluate(Mode.TEST)

@@ -46,6 +46,14 @@ def test_the_mode_of_the_module_the_random_state_and_gradients_are_left_as_they_
         assert torch.equal(before, torch.get_rng_state())
 
 
+def test_parts_in_another_mode_than_the_module_stay_in_it():
+    run = run_of(Regression(), data(), data(batch_size=4))
+    run.task.module.train()
+    run.task.module.add_module("frozen", torch.nn.BatchNorm1d(3).eval())
+    evaluate(run, Mode.VALIDATION)
+    assert [part.training for part in run.task.module.modules()] == [True, False]
+
+
 def test_the_mode_is_restored_after_an_error():
     class Broken(Regression):
         def losses(self, micro_batch):

@@ -310,6 +310,24 @@ def test_the_module_is_trained_in_training_mode_and_evaluated_in_the_other():
     assert modes == [True, False, True, False]
 
 
+def test_a_part_that_a_callback_puts_into_evaluation_mode_stays_for_the_epoch():
+    class Frozen(Callback):
+        def before_epoch(self, epoch):
+            if epoch.epoch == 0:
+                epoch.run.module.part.eval()
+
+        def after_step(self, step):
+            if step.step == 1:
+                step.run.control.evaluate(Mode.VALIDATION)
+            seen.append(step.run.module.part.training)
+
+    seen = []
+    task = Regression()
+    task.module.add_module("part", torch.nn.BatchNorm1d(3))
+    train(run_of(task, data(batch_size=5), data(), callbacks=[Frozen()]), Epochs(2))
+    assert seen == [False, False, True, True]
+
+
 def test_the_view_of_the_run_is_of_the_epoch():
     steps = []
 

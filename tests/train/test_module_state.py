@@ -9,7 +9,7 @@ from toys import data
 from descend.data import Loading, open_data
 from descend.runtime import Communicator, flatten, unflatten
 from descend.train import Mode
-from descend.train.module_state import ModuleExtraState, ReplacedSamples
+from descend.train.module_state import LossBuffers, ModuleExtraState, ReplacedSamples
 
 
 class Counter(nn.Module):
@@ -87,3 +87,29 @@ def test_samples_replaced_since_then_are_forgotten():
     made[Mode.TRAIN].reader.bad[0] = "since"
     ReplacedSamples(made, Communicator()).load_state_dict({})
     assert made[Mode.TRAIN].reader.bad == {}
+
+
+class _Centred(nn.Module):
+    def __init__(self, weight):
+        super().__init__()
+        self.register_buffer("weight", torch.tensor(weight))
+        self.register_buffer("center", torch.zeros(2))
+
+
+def test_buffers_of_a_loss_that_have_changed_come_back_and_its_settings_do_not():
+    loss = _Centred(1.0)
+    buffers = LossBuffers(loss)
+    assert buffers
+    assert buffers.state_dict() == {}
+    loss.center += 3
+    found = buffers.state_dict()
+    assert list(found) == ["center"]
+    other = _Centred(2.0)
+    LossBuffers(other).load_state_dict(stored(found))
+    assert float(other.weight) == 2
+    assert other.center.tolist() == [3, 3]
+    other.center = torch.zeros(3)
+    with pytest.warns(UserWarning, match=r"'center', a buffer of the loss, starts over: it is \(2,\)"):
+        LossBuffers(other).load_state_dict(found)
+    assert not LossBuffers(nn.CrossEntropyLoss())
+    assert not LossBuffers(None)

@@ -124,6 +124,8 @@ def test_a_finished_run_that_is_resumed_makes_no_update_and_that_is_right(tmp_pa
     fit(run_dir=tmp_path / "run")
     result, said = fit(run_dir=tmp_path / "run", resume=True)
     assert (result.reason, result.steps, said) == ("finished 2 of 2 epochs", 6, [])
+    text = (tmp_path / "run" / "log.txt").read_text()
+    assert text.count("no update was made: the run that is continued had come to its end, finished 2 of 2 epochs") == 1
 
 
 # ---- updates without effect
@@ -293,6 +295,13 @@ def test_a_warmup_that_is_longer_than_the_run_is_said():
     assert "still rises in the last of 6 updates, from 0.01 to 0.0109: the warm-up of Ramp(" in with_warmup(500)[0]
     assert with_warmup(5) == []
 
+    def with_callback(steps):
+        cosine = descend.CosineDecayLearningRate(lr_max=0.1, lr_min=0.01, decay_steps=9, warmup_steps=steps)
+        return fit(cosine)[1]
+
+    assert "the warm-up of CosineDecayLearningRate(" in with_callback(500)[0]
+    assert with_callback(5) == []
+
 
 def test_a_schedule_free_rule_with_batch_norm_is_warned_of_as_swa_is():
     free = functools.partial(descend.optim.ScheduleFreeSGD, lr=0.1)
@@ -347,3 +356,22 @@ def test_an_argument_that_nothing_uses_is_said(options, line):
 )
 def test_how_far_a_criterion_lets_a_run_go(stop, limit):
     assert limit_of(stop) == limit
+
+
+def test_a_schedule_of_torch_that_nothing_steps_is_said():
+    made = []
+
+    def optimizer(params):
+        sgd = torch.optim.SGD(params, lr=0.1)
+        made.append(torch.optim.lr_scheduler.LinearLR(sgd, 0.5, total_iters=4))
+        return sgd
+
+    class Stepped(Callback):
+        def after_step(self, step):
+            made[-1].step()
+
+    (text,) = fit(optimizer=optimizer)[1]
+    assert text.startswith(
+        "a schedule of torch was made for the optimizer and had no effect: the learning rate stayed 0.05"
+    )
+    assert fit(Stepped(), optimizer=optimizer)[1] == []

@@ -54,6 +54,11 @@ class SuppliedDropout(ReproducibleDropout):
         self.asked: list[Draw] = []
         self.given: list[Tensor] = []
 
+    def number_of_call(self, name: str) -> int:
+        """See `ReproducibleDropout.number_of_call`; torch.vmap allows no draw, and repeats no call."""
+        calls = self.calls.setdefault(name, {})
+        return calls.setdefault(len(calls), len(calls) + 1)
+
     def words(self, name: str, call: int, first: int, rows: int, device: torch.device) -> Callable[[int], Tensor]:
         """See `ReproducibleDropout.words`."""
 

@@ -2,9 +2,9 @@
 
 Within the context of `ReproducibleDropout`, the mask of a sample is a function of (seed, step, name of the layer,
 number of its call in the forward pass, position of the sample in the mini-batch): the same for any micro-batch size and
-any number of ranks. It covers the modules of torch listed in `_LAYERS`. Random numbers drawn by functions, such as
-torch.nn.functional.dropout or the dropout inside nn.LSTM and nn.MultiheadAttention, still depend on (seed, step) and on
-how the mini-batch is split.
+any number of ranks, and where activation checkpointing repeats a call in the backward pass. It covers the modules of
+torch listed in `_LAYERS`. Random numbers drawn by functions, such as torch.nn.functional.dropout or the dropout inside
+nn.LSTM and nn.MultiheadAttention, still depend on (seed, step) and on how the mini-batch is split.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ import torch
 from torch import Tensor, nn
 
 from descend.runtime import seed_of
+from descend.train.patches.replaced_forward import ReplacedForward
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-__all__ = ["ReproducibleDropout", "philox_words", "unsupported_dropout"]
+__all__ = ["RANDOM_LAYERS", "ReproducibleDropout", "advanced", "marks_drawn", "philox_words", "unsupported_dropout"]
 
 _WORD = 2**32
 _PER_COUNT = 8  # 32-bit words that Philox generates per value of its counter
+_COMPILED = "_orig_mod."  # what torch.compile puts before the names of what it wraps
 _ALPHA = 1.7580993408473766  # minus the limit of SELU at minus infinity, Klambauer et al. 2017, section 2
 
 
@@ -45,23 +47,25 @@ class ReproducibleDropout:
 
     Attributes:
         has_layers: Whether the module has random layers.
+        calls: By name of a layer, the numbers of its calls in this forward pass, by what tells a repeated call.
     """
 
     def __init__(self, module: nn.Module, seed: int) -> None:
-        self._layers = [(name, layer) for name, layer in module.named_modules() if type(layer) in _LAYERS]
+        named = ((name.replace(_COMPILED, ""), layer) for name, layer in module.named_modules())
+        self._layers = [(name, layer) for name, layer in named if type(layer) in _LAYERS]
         self.has_layers = bool(self._layers)
         self._seed = seed
         self._step = self._count = self._position = 0
-        self._calls: dict[str, int] = {}
+        self.calls: dict[str, dict[int, int]] = {}
 
     def begin(self, step: int, count: int, position: int) -> None:
         """Set the samples of the next forward pass: `count` of them, from `position` in the mini-batch on."""
         self._step, self._count, self._position = step, count, position
-        self._calls.clear()
+        self.calls.clear()
 
     def __enter__(self) -> Self:
         for name, layer in self._layers:
-            layer.forward = self._replacement(name, layer)
+            layer.forward = ReplacedForward(layer, self._replacement(name, layer))
         return self
 
     def __exit__(
@@ -76,16 +80,48 @@ class ReproducibleDropout:
         def forward(input: Tensor) -> Tensor:  # noqa: A002  # torch's name for it
             if not layer.training or not self._count or not input.ndim or len(input) % self._count:
                 return original(input)
-            call = self._calls[name] = self._calls.get(name, 0) + 1
+            call = self.number_of_call(name)
             first = self._position * (len(input) // self._count)
             result = apply(layer, input, self.words(name, call, first, len(input), input.device))
             return original(input) if result is None else result
 
         return forward
 
+    def number_of_call(self, name: str) -> int:
+        """The number of a call in the forward pass, from 1; one that is repeated in the backward pass keeps its own.
+
+        Whatever repeats a part of a forward pass, such as torch.utils.checkpoint, restores torch's generator for it. So
+        a number drawn from that is new in a new call, and in a repeated one that of the first time.
+        """
+        calls = self.calls.setdefault(name, {})
+        return calls.setdefault(_mark(), len(calls) + 1)
+
     def words(self, name: str, call: int, first: int, rows: int, device: torch.device) -> Callable[[int], Tensor]:
         """A function of the words needed per row, which draws them for one call of a layer; see `philox_words`."""
         return partial(philox_words, self._seed, self._step, name, call, first, rows, device)
+
+
+_drawn = 0
+
+
+def _mark(generator: torch.Generator | None = None) -> int:
+    global _drawn  # torch's generator is one for the process, too
+    _drawn += generator is None
+    return int(torch.randint(2**63 - 1, (), device="cpu", generator=generator).numpy())  # which no device waits for
+
+
+def marks_drawn() -> int:
+    """How many numbers this process has drawn from torch's generator to know calls again."""
+    return _drawn
+
+
+def advanced(state: Tensor, marks: int) -> Tensor:
+    """The state of torch's generator after so many of these numbers."""
+    generator = torch.Generator()
+    generator.set_state(state)
+    for _ in range(marks):
+        _mark(generator)
+    return generator.get_state()
 
 
 def philox_words(
@@ -192,3 +228,5 @@ _LAYERS: dict[type[nn.Module], Any] = {
     nn.FeatureAlphaDropout: _alpha_dropout(features=True),
     nn.RReLU: _rrelu,
 }
+
+RANDOM_LAYERS = tuple(_LAYERS)

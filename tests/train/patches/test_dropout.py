@@ -3,8 +3,9 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from descend.train.patches.dropout import ReproducibleDropout
+from descend.train.patches.dropout import ReproducibleDropout, advanced, marks_drawn
 
 SHAPES = {
     nn.Dropout(0.3): (12, 5, 3),
@@ -121,3 +122,29 @@ def test_a_layer_that_is_no_part_of_the_batch_keeps_torch_s_way():
         out = layer(x)
     torch.manual_seed(0)
     assert torch.equal(out, layer(x))
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_calls_that_checkpointing_repeats_draw_what_they_drew(use_reentrant):
+    """The gradient of one layer that is called in three blocks, with the blocks repeated in the backward pass."""
+
+    def gradient(repeated):
+        x = values((6, 5)).requires_grad_()
+        drop, y = nn.Dropout(0.5), x
+        with ReproducibleDropout(nn.Sequential(drop), 1) as masks:
+            masks.begin(0, len(x), 0)
+            for _ in range(3):
+                block = lambda z: drop(z.sin() + z)  # noqa: E731
+                y = checkpoint(block, y, use_reentrant=use_reentrant) if repeated else block(y)
+            y.sum().backward()
+        return x.grad
+
+    assert torch.count_nonzero(gradient(repeated=False))
+    torch.testing.assert_close(gradient(repeated=True), gradient(repeated=False), rtol=0, atol=0)
+
+
+def test_the_generator_is_where_its_marks_say():
+    before, drawn = torch.get_rng_state(), marks_drawn()
+    forward(nn.Dropout(0.5), values((3, 4)))
+    assert marks_drawn() == drawn + 1
+    assert torch.equal(torch.get_rng_state(), advanced(before, 1))
