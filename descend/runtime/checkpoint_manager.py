@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 import torch
 
 from descend.errors import DAMAGED_FILE, StorageError, warn
+from descend.filenames import bounded_text, has_file
 from descend.runtime.checkpoint import (
     StagedShards,
     newest_checkpoint,
@@ -164,10 +165,10 @@ class CheckpointManager:
 
     def _read_ledger(self) -> dict[str, dict[str, Any]]:
         path = self._ledger_path
-        if not path.is_file():
+        if not has_file(path):
             return {}
         try:
-            ledger = cast("dict[str, dict[str, Any]]", json.loads(path.read_text(encoding="utf-8")))
+            ledger = cast("dict[str, dict[str, Any]]", json.loads(bounded_text(path)))
             return {name: _checked_entry(entry) for name, entry in ledger.items() if re.fullmatch(r"step-\d+", name)}
         except DAMAGED_FILE as error:
             warn(f"{path} is damaged ({error}): older checkpoints are kept, and training time counts from 0")

@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, StorageError
-from descend.filenames import regular_file
+from descend.filenames import bounded_text, regular_file
 
 try:
     import fcntl
@@ -58,6 +58,7 @@ OWNER = "owner.json"
 HEARTBEAT_SECONDS = 1.0
 LEASE_SECONDS = 12.0
 _ATTEMPTS, _PAUSE_SECONDS = 100, 0.02
+_MAX_BYTES = 100_000  # of a lock file
 _STALE_SECONDS = 86_400.0  # of a file whose machine is unknown
 
 
@@ -405,7 +406,7 @@ def describe(owner: Mapping[str, Any]) -> str:
 def _read(path: Path) -> dict[str, Any] | None:
     """The content of a lock file; None if there is none, empty if it is not a lock file."""
     try:
-        found = json.loads(regular_file(path).read_text(encoding="utf-8"))
+        found = json.loads(bounded_text(path, _MAX_BYTES))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError):
