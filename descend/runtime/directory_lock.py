@@ -51,9 +51,10 @@ except ImportError:  # a system without flock: heartbeats alone decide
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-__all__ = ["OWNER", "DirectoryLock", "DirectoryLost", "HeartbeatLock", "HeldFolder", "is_stale_lock"]
+__all__ = ["ENDS_HERE", "OWNER", "DirectoryLock", "DirectoryLost", "HeartbeatLock", "HeldFolder", "is_stale_lock"]
 
 OWNER = "owner.json"
+ENDS_HERE = "this process ends here and writes nothing more there"
 
 HEARTBEAT_SECONDS = 1.0
 LEASE_SECONDS = 12.0
@@ -267,7 +268,7 @@ class HeldFolder:
 
 
 def _lost(what: str) -> str:
-    return f"{what}: this process ends here and writes nothing more there"
+    return f"{what}: {ENDS_HERE}"
 
 
 class DirectoryLock:

@@ -171,7 +171,8 @@ class _Lines:
         except OSError as error:
             warned, self._warned = self._warned, True
             if not warned:
-                warn(f"cannot write {self.path}: {error.strerror or error}; training continues")
+                why = "it is a link, and may lead to a file of others" if error.errno == errno.ELOOP else error.strerror
+                warn(f"cannot write {self.path}: {why or error}; training continues")
         else:
             self._pending.clear()
             self._warned = False
@@ -195,8 +196,10 @@ class _Lines:
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Open a file; a named pipe in its place, whose reader would be waited for, is an OSError."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+    """Open a file. An OSError is a named pipe in its place, whose reader would be waited for, and a link, which may
+    lead to a file of another run.
+    """
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 class RunDirectory:
@@ -230,6 +233,7 @@ class RunDirectory:
             self._remove_empty()
             raise
         remove_stale_parts(self.path)
+        self._facts: Mapping[str, Any] = {}  # as they were last written to run.json
         self._rows = _Lines(self.path / "metrics.jsonl")
         self._log = _Lines(self.path / "log.txt")
         if not resume and _is_taken(self.path):
@@ -243,6 +247,8 @@ class RunDirectory:
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write one JSON file of the run."""
+        if name == "run.json":
+            self._facts = value
         self.write_text(name, json.dumps(value, indent=2, sort_keys=True) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
@@ -365,8 +371,11 @@ class RunDirectory:
         """Record in run.json how the run ended; a failure to write it is only logged."""
         when = datetime.now().astimezone().isoformat(timespec="seconds")
         try:
-            facts = json.loads(bounded_text(self.path / "run.json"))
-            self.write_json("run.json", {**facts, "end": {**end, "time": when}})
+            try:
+                facts = json.loads(bounded_text(self.path / "run.json"))
+                self.write_json("run.json", {**facts, "end": {**end, "time": when}})
+            except DAMAGED_FILE:  # removed or damaged while the run went on
+                self.write_json("run.json", {**self._facts, "end": {**end, "time": when}})
         except DAMAGED_FILE as error:
             self.log(f"run.json could not be written: {error}")
 
