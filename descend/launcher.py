@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from descend.arguments import check_choice, require
 from descend.errors import DAMAGED_FILE, ConfigurationError
-from descend.filenames import regular_file
+from descend.filenames import bounded_text
 from descend.launch import Job, flux, local, lsf, mpi, pjm, slurm
 from descend.launch.cpp_frames import FrameFilter
 from descend.launch.job import LEAD_SECONDS
@@ -159,7 +159,7 @@ def _check_lead(run_dir: Path) -> None:
         ConfigurationError: its last save took more than half of that time.
     """
     try:
-        end = json.loads(regular_file(run_dir / "run.json").read_text(encoding="utf-8"))["end"]
+        end = json.loads(bounded_text(run_dir / "run.json"))["end"]
         seconds = float(end["save_seconds"])
     except DAMAGED_FILE:
         return  # unknown

@@ -7,14 +7,25 @@ import resource
 import shutil
 import signal
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
+from other_users import VICTIM, as_user, needs_root, status_of
 
 import descend
 from descend.errors import DescendError, TextError
-from descend.filenames import escape, regular_file, unescape
+from descend.filenames import (
+    bounded_lines,
+    bounded_text,
+    escape,
+    has_file,
+    has_folder,
+    no_directory,
+    regular_file,
+    unescape,
+)
 from descend.runtime import good_checkpoints
 from descend.study.comparing import read_directory
 from descend.study.design import read_study
@@ -156,3 +167,45 @@ def test_a_text_without_an_end_is_refused_by_its_size(monkeypatch):
     monkeypatch.setenv("DESCEND_MAX_TEXT_BYTES", "1000")
     with within(5), pytest.raises(TextError, match="more than the limit of 1,000"):
         descend.load("/dev/zero")
+
+
+def sparse(path, beginning=b""):
+    """Make a file of 2 GB that takes no place on the disk."""
+    with path.open("wb") as file:
+        file.write(beginning)
+        file.truncate(2 * 10**9)
+
+
+def test_a_file_larger_than_any_of_ours_is_not_read_into_memory(tmp_path):
+    sparse(tmp_path / "a", b"{}\n")
+    with within(20), pytest.raises(OSError, match="more than 64,000,000 bytes"):
+        bounded_text(tmp_path / "a")
+    with within(20):
+        assert [len(line) for line in bounded_lines(tmp_path / "a")] == [3, 16_000_000]
+        assert [len(line) for line in bounded_lines(tmp_path / "a", begin=2 * 10**9 - 5)] == [5]
+
+
+def test_whole_lines_come_with_their_ends(tmp_path):
+    (tmp_path / "a").write_bytes(b"ab\n\ncd")
+    assert [*bounded_lines(tmp_path / "a")] == [b"ab\n", b"\n", b"cd"]
+    assert [*bounded_lines(tmp_path / "a", begin=3)] == [b"\n", b"cd"]
+    assert [*bounded_lines(tmp_path / "a", at_most=1)] == [b"a", b"\n", b"c"]
+
+
+@needs_root
+def test_what_may_not_be_seen_is_not_there():
+    with tempfile.TemporaryDirectory() as place:  # under which others may look, unlike pytest's
+        Path(place).chmod(0o755)
+        hidden = Path(place, "hidden", "a")
+        hidden.parent.mkdir(mode=0o700)
+        hidden.touch()
+
+        def look():
+            with pytest.raises(PermissionError):
+                hidden.is_file()
+            assert not has_file(hidden)
+            assert not has_folder(hidden)
+            assert has_folder(Path(place))
+            assert no_directory(hidden) == "this user may not look there"
+
+        assert status_of(as_user(VICTIM, look)) == 0

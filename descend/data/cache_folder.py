@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import stat
 import tempfile
 from pathlib import Path
 
-from descend.private_folder import cache_root
+from descend.private_folder import PrivateFolder, cache_root
 
 __all__ = ["cache_folder", "is_private", "make_private"]
 
@@ -28,14 +28,15 @@ def _user() -> int:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether a folder exists and is of this user, and no other one may write into it."""
+    """Whether a folder exists and is of this user, and no other one may write into it, or exchange it.
+
+    What this process then reads by its path is what it has written there.
+    """
     try:
-        state = folder.stat()
+        PrivateFolder(folder, make=False).close()
     except OSError:
         return False
-    if not hasattr(os, "getuid"):  # a system without owners in these terms
-        return True
-    return state.st_uid == os.getuid() and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return True
 
 
 def make_private(folder: Path) -> bool:
@@ -44,6 +45,10 @@ def make_private(folder: Path) -> bool:
     Raises:
         OSError: it cannot be made.
     """
-    for missing in [one for one in (folder, *folder.parents) if not one.exists()][::-1]:
-        missing.mkdir(mode=0o700, exist_ok=True)
-    return is_private(folder)
+    try:
+        PrivateFolder(folder).close()
+    except PermissionError as error:
+        if error.errno != errno.EPERM:  # that it is of others is said by this one, and by no system call here
+            raise
+        return False
+    return True

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from descend.filenames import has_folder
 from descend.train.callback import Monitored
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _checkpoint_of(step: int, checkpoints: Path | None, restored: bool) -> Path 
     if checkpoints is None:
         return None
     path = checkpoints / f"step-{max(steps_in(checkpoints), default=-1) if restored else step}"
-    return path if path.is_dir() else None
+    return path if has_folder(path) else None
 
 
 def steps_in(checkpoints: Path) -> list[int]:

@@ -10,7 +10,7 @@ from descend.errors import DAMAGED_FILE, ConfigurationError
 from descend.experiment.no_files import NoFiles
 from descend.experiment.run_options import TrainerContext
 from descend.experiment.runner import Result, execute
-from descend.filenames import regular_file
+from descend.filenames import bounded_text
 from descend.launch import layout_trainers
 from descend.runtime import seed_of
 
@@ -36,7 +36,7 @@ def stored_trainers(run_dir: str | os.PathLike[str] | None) -> int | None:
     """How many trainers the run in a directory has; None where that is not known."""
     path = None if run_dir is None else Path(run_dir) / "run.json"
     try:
-        return None if path is None else json.loads(regular_file(path).read_text(encoding="utf-8")).get("trainers", 1)
+        return None if path is None else json.loads(bounded_text(path)).get("trainers", 1)
     except DAMAGED_FILE:
         return None
 

@@ -10,6 +10,7 @@ import torch
 from descend.errors import ConfigurationError, StorageError, nearest
 from descend.experiment.inspect.memory_estimate import beyond_memory, machine_bytes
 from descend.experiment.saved_weights import evaluated_weights
+from descend.filenames import has_file
 from descend.graph import Layer, TorchModel, check, prediction_outputs
 from descend.lower import PlainModule
 from descend.runtime import generator, newest_checkpoint
@@ -103,7 +104,7 @@ def _tensors(weights: Any) -> Mapping[str, Any]:
     if not isinstance(weights, (str, Path)):
         return weights
     folder = Path(weights)
-    checkpoint = folder if (folder / "manifest.json").is_file() else newest_checkpoint(folder / "checkpoints")
+    checkpoint = folder if has_file(folder / "manifest.json") else newest_checkpoint(folder / "checkpoints")
     if checkpoint is None:
         raise StorageError(f"{folder} is neither a checkpoint nor a run directory with a checkpoint")
     return evaluated_weights(checkpoint)

@@ -33,6 +33,7 @@ from descend.experiment.runner import (
     save_stopped,
     saved_after_error,
 )
+from descend.filenames import bounded_text
 from descend.launch import as_trainer
 from descend.lazy_names import instance_check
 from descend.runtime import RunDirectory, SignalHandler, good_checkpoints, read_state, within_trainer
@@ -249,7 +250,7 @@ class _Lineage:
         """Keep the rows of so many exchanges; those after it are recorded again."""
         if self._path is not None and rounds and self._path.is_file():
             try:
-                rows = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
+                rows = [json.loads(line) for line in bounded_text(self._path).splitlines()]
                 self._rows = [row for row in rows if row["round"] < rounds]
             except DAMAGED_FILE as error:
                 raise StorageError(

@@ -13,7 +13,7 @@ from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, table
 from descend.experiment.best import best_epoch, monitored_metric, steps_in
 from descend.experiment.checkpoint import as_storage_error, load
 from descend.experiment.ranks import unwrapped
-from descend.filenames import regular_file
+from descend.filenames import bounded_text, has_file, has_folder
 from descend.runtime import newest_checkpoint, read_rows, read_weights
 from descend.runtime.dtensor import copy_into
 from descend.strict_keywords import strict_keywords
@@ -127,13 +127,13 @@ def _form(tensor: torch.Tensor | None) -> str:
 
 def _chosen(run_dir: Path, which: str | int) -> Path:
     """The checkpoint that `which` means."""
-    if not run_dir.is_dir():
+    if not has_folder(run_dir):
         raise ConfigurationError(f"load_weights: there is no directory {run_dir}")
-    if (run_dir / "manifest.json").is_file():
+    if has_file(run_dir / "manifest.json"):
         return run_dir
     folder = run_dir / "checkpoints"
     if which == "last":
-        newest = newest_checkpoint(folder) if folder.is_dir() else None
+        newest = newest_checkpoint(folder) if has_folder(folder) else None
         if newest is None:
             raise ConfigurationError(_nothing_there(run_dir))
         return newest
@@ -141,7 +141,7 @@ def _chosen(run_dir: Path, which: str | int) -> Path:
         return _best_checkpoint(run_dir, folder)
     if isinstance(which, bool) or not isinstance(which, int):
         raise ConfigurationError(f"load_weights: which must be 'best', 'last' or the number of a step, got {which!r}")
-    if not (path := folder / f"step-{which}").is_dir():
+    if not has_folder(path := folder / f"step-{which}"):
         raise ConfigurationError(f"load_weights: {run_dir} has no checkpoint of step {which}; {_kept(folder)}")
     return path
 
@@ -166,7 +166,7 @@ def _best_checkpoint(run_dir: Path, folder: Path) -> Path:
 def _recorded_metric(run_dir: Path) -> Monitored | None:
     """What the run monitored, from its run.json; None where that is not there."""
     try:
-        noted = json.loads(regular_file(run_dir / "run.json").read_text(encoding="utf-8"))["monitored"]
+        noted = json.loads(bounded_text(run_dir / "run.json"))["monitored"]
         metric, direction, restored = noted["metric"], noted["direction"], noted["restored"]
     except DAMAGED_FILE:
         return None
@@ -178,7 +178,7 @@ def _recorded_metric(run_dir: Path) -> Monitored | None:
 
 def _has_ended(run_dir: Path) -> bool:
     """Whether the run came to its end, where the best weights are put back."""
-    end = json.loads(regular_file(run_dir / "run.json").read_text(encoding="utf-8")).get("end")
+    end = json.loads(bounded_text(run_dir / "run.json")).get("end")
     return isinstance(end, dict) and cast("dict[str, Any]", end).get("exit_code") == 0
 
 

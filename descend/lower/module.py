@@ -318,15 +318,16 @@ class LoweredModel(torch.nn.Module):
                 "are for: let a layer of them read an Input layer"
             )
         # Tensors from nowhere are of the format that the module computes in.
-        each = chain(self.parameters(), self.buffers(), fields.values())
-        like = next((one for one in each if one.is_floating_point()), None)
+        own = (one.dtype for one in chain(self.parameters(), self.buffers()) if one.is_floating_point())
+        given = (one.dtype for one in fields.values() if one.is_floating_point())
+        dtype = next(own, None) or torch.promote_types(next(given, torch.float16), torch.get_default_dtype())
         return ForwardContext(
             training=self.training,
             seed=torch.randint(2**63 - 1, (1,)).to(some.device) if seed is None else seed,
             position=position,
             samples=len(some),
             batch_size=len(some) if batch_size is None else batch_size,
-            dtype=torch.get_default_dtype() if like is None else like.dtype,
+            dtype=dtype,
             device=some.device,
             group_size=self.plan.batch_norm_group_size,
         )

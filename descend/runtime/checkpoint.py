@@ -179,8 +179,8 @@ def _seal(manifest: Mapping[str, Any]) -> str:
 
 
 def _foreign_file(checkpoint: Path) -> str | None:
-    """Name of a file in a checkpoint's folder that is not part of a checkpoint, or None."""
-    if checkpoint.is_symlink():
+    """Name of a file in a checkpoint's folder that is not part of a checkpoint, or of what is no folder; or None."""
+    if checkpoint.is_symlink() or (checkpoint.exists() and not checkpoint.is_dir()):
         return checkpoint.name
     expected = {*_FILES, _MANIFEST, "training"}
     names = sorted(str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*"))
@@ -192,8 +192,11 @@ def _is_of_shards(name: str) -> bool:
 
 
 def _remove_tree(folder: Path) -> None:
-    if folder.exists():
+    """Remove what is there; a pipe would be waited for by `shutil.rmtree`, which opens it."""
+    if folder.is_dir() and not folder.is_symlink():
         shutil.rmtree(folder)
+    else:
+        folder.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:
@@ -226,13 +229,15 @@ def remove_leftovers(folder: Path) -> list[str]:
     """
     for aside in folder.glob(".step-*.old"):  # killed while it replaced a checkpoint of the same step
         name = aside.name.removeprefix(".").removesuffix(".old")
-        if (folder / name).exists():
-            shutil.rmtree(aside, ignore_errors=True)
-        else:
-            aside.replace(folder / name)
+        with contextlib.suppress(OSError):
+            if (folder / name).exists():
+                _remove_tree(aside)
+            else:
+                aside.replace(folder / name)
     left = [path for path in folder.glob(".step-*") if _LEFTOVER.fullmatch(path.name) and not path.is_symlink()]
     for path in left:
-        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _remove_tree(path)
     return sorted(path.name for path in left)
 
 
@@ -304,7 +309,8 @@ def _require_inside(path: Path, folder: Path) -> None:
     Raises:
         StorageError: the path leads out of the folder.
     """
-    if not path.resolve().is_relative_to(folder.resolve()):
+    # `Path.resolve` raises a RuntimeError where links lead in a circle.
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise StorageError(f"{path} is a link out of the checkpoint; nothing outside it is opened")
 
 

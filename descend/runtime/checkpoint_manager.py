@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import threading
 import time
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 import torch
 
 from descend.errors import DAMAGED_FILE, StorageError, warn
+from descend.filenames import bounded_text, has_file, has_folder
 from descend.runtime.checkpoint import (
     StagedShards,
     newest_checkpoint,
@@ -27,7 +29,7 @@ from descend.runtime.checkpoint import (
     save_checkpoint,
     verify,
 )
-from descend.runtime.directory_lock import DirectoryLost
+from descend.runtime.directory_lock import ENDS_HERE, DirectoryLost, HeldFolder
 from descend.runtime.run_directory import write_beside
 from descend.runtime.save_request import STOPPED
 
@@ -138,6 +140,8 @@ class CheckpointManager:
         self._failures_in_a_row = 0
         self._ledger: dict[str, dict[str, Any]] = {}
         self._pending: _Background | None = None
+        self._held: HeldFolder | None = None
+        self._was_there = os.path.lexists(folder)
 
     @property
     def _ledger_path(self) -> Path:
@@ -153,10 +157,39 @@ class CheckpointManager:
             StorageError: there are checkpoints and all are damaged.
         """
         self._require()
+        if has_folder(self.folder):
+            self._hold()
         for name in remove_leftovers(self.folder):
             self._say(f"removed {name}, which a killed process has left half written")
         self._ledger = self._read_ledger()
         return newest_checkpoint(self.folder)
+
+    def _hold(self) -> None:
+        before, self._held = self._held, HeldFolder(self.folder)
+        if before is not None:
+            before.close()
+
+    def _make_folder(self) -> None:
+        """Make the folder where there is none.
+
+        Raises:
+            DirectoryLost: it was exchanged, and may be that of another run.
+            StorageError: it cannot be made.
+        """
+        self._require()
+        try:
+            if self._held is not None and os.path.lexists(self.folder):
+                self._held.path = self.folder  # which moves with the directory of the run
+                self._held.require()
+                return
+            if not self._was_there and self.folder.is_symlink():
+                raise DirectoryLost(f"{self.folder} has become a link to {self.folder.readlink()}: {ENDS_HERE}")
+            self.folder.mkdir(exist_ok=True)
+            self._hold()
+        except StorageError:
+            raise
+        except OSError as error:
+            raise StorageError(f"cannot make {self.folder}: {error.strerror or error}") from error
 
     def times(self, checkpoint: Path) -> dict[str, float]:
         """The durations in the ledger for a checkpoint; empty if it has none."""
@@ -164,10 +197,10 @@ class CheckpointManager:
 
     def _read_ledger(self) -> dict[str, dict[str, Any]]:
         path = self._ledger_path
-        if not path.is_file():
+        if not has_file(path):
             return {}
         try:
-            ledger = cast("dict[str, dict[str, Any]]", json.loads(path.read_text(encoding="utf-8")))
+            ledger = cast("dict[str, dict[str, Any]]", json.loads(bounded_text(path)))
             return {name: _checked_entry(entry) for name, entry in ledger.items() if re.fullmatch(r"step-\d+", name)}
         except DAMAGED_FILE as error:
             warn(f"{path} is damaged ({error}): older checkpoints are kept, and training time counts from 0")
@@ -220,6 +253,9 @@ class CheckpointManager:
         """Wait for the save in progress, unless a second Ctrl-C interrupts the run."""
         if self._pending is not None and kind is not KeyboardInterrupt:
             self._pending.join()
+        held, self._held = self._held, None
+        if held is not None:
+            held.close()
 
     def _write(self, snapshot: Snapshot, request: SaveRequest, final: bool) -> None:
         try:
@@ -266,15 +302,11 @@ class CheckpointManager:
         who = sorted({*known["for"], request.who} - ({STOPPED} if request.who != STOPPED else set()))
         if snapshot.shards and snapshot.shards.problems:
             raise StorageError(snapshot.shards.problems)
-        self._require()
-        try:
-            self.folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make {self.folder}: {error.strerror or error}") from error
+        self._make_folder()
         # Listed before it is written: a checkpoint that is not listed would never be removed.
         self._ledger[name] = {"for": who, "score": score, "times": dict(snapshot.times), "not_finite": bad}
         self._write_ledger()
-        self._require()
+        self._make_folder()
         shards = snapshot.shards
         tensors = (snapshot.weights, snapshot.optimizer)
         path = save_checkpoint(self.folder, snapshot.step, *tensors, snapshot.state, bad, shards)
@@ -304,7 +336,7 @@ class CheckpointManager:
             if entry["for"] == [STOPPED] and _step(name) < newest:
                 entry["for"] = []
         for name in [name for name, entry in ledger.items() if not entry["for"]]:
-            self._require()
+            self._make_folder()
             if not remove(self.folder / name):
                 warn(f"{self.folder / name} is kept: it holds files that this run has not written")
             del ledger[name]

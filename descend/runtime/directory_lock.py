@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, StorageError
-from descend.filenames import regular_file
+from descend.filenames import bounded_text, regular_file
 
 try:
     import fcntl
@@ -51,13 +51,15 @@ except ImportError:  # a system without flock: heartbeats alone decide
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-__all__ = ["OWNER", "DirectoryLock", "DirectoryLost", "HeartbeatLock", "HeldFolder", "is_stale_lock"]
+__all__ = ["ENDS_HERE", "OWNER", "DirectoryLock", "DirectoryLost", "HeartbeatLock", "HeldFolder", "is_stale_lock"]
 
 OWNER = "owner.json"
+ENDS_HERE = "this process ends here and writes nothing more there"
 
 HEARTBEAT_SECONDS = 1.0
 LEASE_SECONDS = 12.0
 _ATTEMPTS, _PAUSE_SECONDS = 100, 0.02
+_MAX_BYTES = 100_000  # of a lock file
 _STALE_SECONDS = 86_400.0  # of a file whose machine is unknown
 
 
@@ -266,7 +268,7 @@ class HeldFolder:
 
 
 def _lost(what: str) -> str:
-    return f"{what}: this process ends here and writes nothing more there"
+    return f"{what}: {ENDS_HERE}"
 
 
 class DirectoryLock:
@@ -405,7 +407,7 @@ def describe(owner: Mapping[str, Any]) -> str:
 def _read(path: Path) -> dict[str, Any] | None:
     """The content of a lock file; None if there is none, empty if it is not a lock file."""
     try:
-        found = json.loads(regular_file(path).read_text(encoding="utf-8"))
+        found = json.loads(bounded_text(path, _MAX_BYTES))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError):

@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from descend.filenames import regular_file
+from descend.filenames import bounded_lines, has_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,9 +27,9 @@ _ROW = {"mode": str, "epoch": int, "step": int}
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a `metrics.jsonl` that can be read; none where there is no such file."""
     rows: list[Any] = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+    for line in bounded_lines(path) if has_file(path) else ():
         try:
-            rows.append(json.loads(line))
+            rows.append(json.loads(line.decode(errors="replace")))
         except (ValueError, RecursionError):  # a line that a killed process was writing, or an edited one
             continue
     return [row for row in rows if is_row(row)]
@@ -43,12 +43,12 @@ def is_row(row: Any) -> bool:
 def are_readable(path: Path) -> bool:
     """Whether each whole line of a `metrics.jsonl` is a row; a last one without its end is a killed process's."""
     try:
-        *lines, _ = regular_file(path).read_bytes().split(b"\n")
+        lines = sum(line.endswith(b"\n") for line in bounded_lines(path))
     except FileNotFoundError:
         return True
     except OSError:
         return False
-    return len(read_rows(path)) >= len(lines)
+    return len(read_rows(path)) >= lines
 
 
 class RowList(list[dict[str, Any]]):

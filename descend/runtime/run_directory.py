@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, warn
-from descend.filenames import regular_file
+from descend.filenames import bounded_text, has_file
 from descend.runtime.directory_lock import OWNER, DirectoryLock, is_stale_lock
 from descend.runtime.rows import RESTART, are_readable, read_rows
 
@@ -171,7 +171,8 @@ class _Lines:
         except OSError as error:
             warned, self._warned = self._warned, True
             if not warned:
-                warn(f"cannot write {self.path}: {error.strerror or error}; training continues")
+                why = "it is a link, and may lead to a file of others" if error.errno == errno.ELOOP else error.strerror
+                warn(f"cannot write {self.path}: {why or error}; training continues")
         else:
             self._pending.clear()
             self._warned = False
@@ -195,8 +196,10 @@ class _Lines:
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Open a file; a named pipe in its place, whose reader would be waited for, is an OSError."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+    """Open a file. An OSError is a named pipe in its place, whose reader would be waited for, and a link, which may
+    lead to a file of another run.
+    """
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 class RunDirectory:
@@ -230,6 +233,7 @@ class RunDirectory:
             self._remove_empty()
             raise
         remove_stale_parts(self.path)
+        self._facts: Mapping[str, Any] = {}  # as they were last written to run.json
         self._rows = _Lines(self.path / "metrics.jsonl")
         self._log = _Lines(self.path / "log.txt")
         if not resume and _is_taken(self.path):
@@ -243,6 +247,8 @@ class RunDirectory:
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write one JSON file of the run."""
+        if name == "run.json":
+            self._facts = value
         self.write_text(name, json.dumps(value, indent=2, sort_keys=True) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
@@ -257,15 +263,16 @@ class RunDirectory:
     def keep_text(self, name: str, text: str) -> None:
         """Write a text file of a resumed run; different earlier content is kept as `earlier-N-NAME`."""
         path = self.path / name
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            return
+        with contextlib.suppress(OSError, UnicodeDecodeError):  # damaged, and kept as any other that differs
+            if has_file(path) and bounded_text(path) == text:
+                return
         self.keep_earlier(name)
         self.write_text(name, text)
 
     def keep_earlier(self, name: str) -> Path | None:
         """Rename a file to `earlier-N-NAME`; None where there is none."""
         self.require_ownership()
-        if not (self.path / name).is_file():
+        if not has_file(self.path / name):
             return None
         names = (self.path / f"earlier-{n}-{name}" for n in range(1, 10_000))
         return (self.path / name).rename(next(path for path in names if not path.exists()))
@@ -341,7 +348,7 @@ class RunDirectory:
             StorageError: it cannot be read, or is not that of a run.
         """
         try:
-            facts = json.loads(regular_file(self.path / "run.json").read_text(encoding="utf-8"))
+            facts = json.loads(bounded_text(self.path / "run.json"))
             if not all(isinstance(restart, dict) for restart in facts["restarts"]):
                 raise ValueError("restarts must be a list of objects")
             return {**facts, "restarts": [*facts["restarts"]]}
@@ -364,8 +371,11 @@ class RunDirectory:
         """Record in run.json how the run ended; a failure to write it is only logged."""
         when = datetime.now().astimezone().isoformat(timespec="seconds")
         try:
-            facts = json.loads(regular_file(self.path / "run.json").read_text(encoding="utf-8"))
-            self.write_json("run.json", {**facts, "end": {**end, "time": when}})
+            try:
+                facts = json.loads(bounded_text(self.path / "run.json"))
+                self.write_json("run.json", {**facts, "end": {**end, "time": when}})
+            except DAMAGED_FILE:  # removed or damaged while the run went on
+                self.write_json("run.json", {**self._facts, "end": {**end, "time": when}})
         except DAMAGED_FILE as error:
             self.log(f"run.json could not be written: {error}")
 
@@ -447,10 +457,10 @@ def stored_seed(path: str | os.PathLike[str] | None) -> int | None:
         StorageError: run.json is damaged.
     """
     facts = None if path is None else Path(path) / "run.json"
-    if facts is None or not facts.is_file():
+    if facts is None or not has_file(facts):
         return None
     try:
-        seed = json.loads(facts.read_text(encoding="utf-8"))["random_seed"]
+        seed = json.loads(bounded_text(facts))["random_seed"]
         if type(seed) is not int or seed < 0:
             raise ValueError(f"random_seed must be an integer >= 0, got {seed!r:.40}")
         return seed

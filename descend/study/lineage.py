@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError
+from descend.filenames import bounded_text, has_file
 from descend.runtime.run_directory import write_beside
 from descend.study.analysis import median
 from descend.study.design.lint import Remark
@@ -113,7 +114,7 @@ def keep_rounds(study: Study, directory: str | os.PathLike[str], read: Callable[
     made: dict[str, TuningRound] = {}
     problems: list[str] = []
     for name in study.rounds:
-        if (Path(name) / "study.json").is_file():
+        if has_file(Path(name) / "study.json"):
             found = read(name)
             made |= {one.directory: one for one in found.rounds}
             made[name] = round_of(found, name)
@@ -134,10 +135,10 @@ def read_rounds(directory: str | os.PathLike[str]) -> tuple[TuningRound, ...]:
         StorageError: the file is damaged.
     """
     file = Path(directory) / _FILE
-    if not file.is_file():
+    if not has_file(file):
         return ()
     try:
-        listed = cast("list[dict[str, Any]]", json.loads(file.read_text(encoding="utf-8")))
+        listed = cast("list[dict[str, Any]]", json.loads(bounded_text(file)))
         return tuple(
             TuningRound(
                 str(one["directory"]),

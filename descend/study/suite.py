@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from descend.errors import ConfigurationError, Refused
-from descend.filenames import regular_file
+from descend.filenames import has_file, regular_file
 from descend.runtime.run_directory import write_beside
 from descend.study.analysis.intervals import median
 from descend.study.analysis.profiles import LIMIT, PerformanceProfile, performance_profiles, time_of_searches
@@ -106,7 +106,7 @@ def studies_in(directories: Sequence[str | os.PathLike[str]]) -> dict[str, Compa
 
     found: dict[str, Comparison] = {}
     for directory in map(Path, directories):
-        inside = [directory] if (directory / "study.json").is_file() else sorted(directory.glob("*/study.json"))
+        inside = [directory] if has_file(directory / "study.json") else sorted(directory.glob("*/study.json"))
         if not inside:
             raise ConfigurationError(f"{directory} holds no study, and no folder in it does")
         for place in [one.parent if one.name == "study.json" else one for one in inside]:

@@ -14,7 +14,7 @@ from descend.experiment.run_page.metrics import MAX_POINTS
 from descend.experiment.run_page.read import RunReader, is_run_directory, short, stamp
 from descend.experiment.run_page.sections import quantity_figure
 from descend.experiment.run_page.write import plan_of, run_page
-from descend.filenames import no_directory
+from descend.filenames import has_file, no_directory
 from descend.pages.chart import Line
 from descend.pages.html import Live, number, page
 from descend.pages.parts import DeferredFigure, Links, Section, Table
@@ -62,7 +62,7 @@ class Subject:
             return stamp(self.folder)
         files = [self.folder / "study.json", *sorted((self.folder / "records").glob("*"))]
         files += sorted((self.folder / "follow_ups").glob("*"))
-        found = [file.stat() for file in files if file.is_file()]
+        found = [file.stat() for file in files if has_file(file)]
         return "-".join(f"{one.st_size:x}.{one.st_mtime_ns:x}" for one in found)
 
     def page(self, live: Live) -> str:
@@ -87,11 +87,9 @@ def subjects(folders: Iterable[Path]) -> list[Subject]:
     found: dict[Path, bool] = {}
     problems: list[str] = []
     for folder in folders:
-        inside = [folder, *sorted(folder.iterdir())] if no_directory(folder) is None else []
-        own = inside[:1] if inside and _kind(folder) is not None else inside[1:]
-        known = {one.resolve(): kind for one in own if (kind := _kind(one)) is not None}
+        inside, what = _inside(folder)
+        known = {one.resolve(): kind for one in inside if (kind := _kind(one)) is not None}
         if not known:
-            what = no_directory(folder) or "no run and no study is in it"
             problems.append(f"{folder}: {what}; name the directory of a run, of a study, or one that holds these")
         found |= known
     if len(found) > _MAX_SUBJECTS:
@@ -102,9 +100,21 @@ def subjects(folders: Iterable[Path]) -> list[Subject]:
     return [Subject(folder, kind, name) for (folder, kind), name in zip(found.items(), names, strict=True)]
 
 
+def _inside(folder: Path) -> tuple[list[Path], str]:
+    """The directory itself if it is one of a run or study, else those in it; and what to say if none of them is."""
+    if (what := no_directory(folder)) is not None:
+        return [], what
+    if _kind(folder) is not None:
+        return [folder], ""
+    try:
+        return sorted(folder.iterdir()), "no run and no study is in it"
+    except OSError as error:
+        return [], f"it cannot be read: {error.strerror or error}"
+
+
 def _kind(folder: Path) -> bool | None:
     """Whether a directory is that of a study; None for neither."""
-    if (folder / "study.json").is_file():
+    if has_file(folder / "study.json"):
         return True
     return False if is_run_directory(folder) else None
 

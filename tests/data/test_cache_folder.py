@@ -5,6 +5,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from other_users import ATTACKER, needs_root
 
 from descend.data.cache_folder import cache_folder, is_private, make_private
 
@@ -13,9 +14,11 @@ def test_the_folder_is_that_of_the_environment_or_below_the_home(monkeypatch, tm
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
     assert cache_folder("tar") == tmp_path / "x" / "descend" / "tar"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder("tar") == tmp_path / ".cache" / "descend" / "tar"
-    assert not list(tmp_path.iterdir())  # nothing is made by asking
+    (home := tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    assert cache_folder("tar") == home / ".cache" / "descend" / "tar"
+    assert list(tmp_path.iterdir()) == [home]
+    assert not list(home.iterdir())  # nothing is made by asking
 
 
 def test_without_a_home_users_do_not_share_a_folder(monkeypatch):
@@ -46,6 +49,23 @@ def test_a_folder_that_others_may_write_is_not_private(tmp_path, mode, private):
 
 def test_a_folder_of_another_user_is_not_private(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir(mode=0o700)
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
     assert not is_private(tmp_path / "a")
     assert not is_private(Path("/nonexistent"))
+
+
+@needs_root
+def test_a_folder_that_another_user_can_exchange_is_not_private(tmp_path):
+    own = tmp_path / "own"
+    own.mkdir(mode=0o700)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o755)
+    os.chown(theirs, ATTACKER, ATTACKER)
+    (theirs / "tar").symlink_to(own)
+    (tmp_path / "link").symlink_to(own)
+    assert is_private(tmp_path / "link")
+    os.lchown(tmp_path / "link", ATTACKER, ATTACKER)
+    for folder in (theirs / "tar", tmp_path / "link", theirs / "new"):
+        assert not is_private(folder)
+        assert not make_private(folder)
+    assert not (theirs / "new").exists()

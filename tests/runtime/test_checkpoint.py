@@ -411,3 +411,26 @@ def test_the_state_of_a_newer_version_is_not_read(tmp_path):
     assert read_plain_state(checkpoint)["random_seed"] == 7
     rewrite(checkpoint, format_version=5, descend="99.0")
     assert "in format 5" in refusal(read_plain_state, checkpoint)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(path)])
+def test_what_is_no_folder_in_the_place_of_a_checkpoint_is_no_obstacle_for_readers(tmp_path, make):
+    good = save(tmp_path)
+    make(tmp_path / "step-4")
+    make(tmp_path / ".step-3.old")
+    make(tmp_path / ".step-5.old")
+    make(tmp_path / ".step-6.77.part")
+    with pytest.warns(UserWarning, match="trying the checkpoint before it"):
+        assert newest_checkpoint(tmp_path) == good
+    remove_leftovers(tmp_path)
+    assert not (tmp_path / ".step-3.old").exists()
+    with pytest.raises(StorageError, match="holds 'step-4', which no run has written"):
+        save(tmp_path, step=4)
+
+
+def test_a_file_that_is_a_link_to_itself_is_damage(tmp_path):
+    manifest = save(tmp_path) / "manifest.json"
+    manifest.unlink()
+    manifest.symlink_to(manifest)
+    with pytest.raises(StorageError, match=r"manifest\.json"):
+        verify(manifest.parent)

@@ -12,6 +12,7 @@ import torch
 from descend.errors import StorageError
 from descend.runtime import CheckpointManager, SaveRequest, Snapshot, verify
 from descend.runtime import checkpoint_manager as module
+from descend.runtime.directory_lock import DirectoryLost
 
 
 @pytest.fixture
@@ -381,3 +382,36 @@ def test_a_damaged_ledger_is_an_empty_one_with_a_warning(manager, text):
     with pytest.warns(UserWarning, match=r"checkpoints\.json is damaged .*older checkpoints are kept"):
         manager.open()
     assert manager._ledger == {}
+
+
+# ---- another folder at its place
+
+
+def test_a_folder_that_was_exchanged_is_not_written_to(manager, folder, tmp_path):
+    saved(manager, 1)
+    other = tmp_path / "other"
+    saved(CheckpointManager(other), 2)
+    before = (other / "step-2" / "manifest.json").read_bytes()
+    folder.rename(tmp_path / "away")
+    folder.symlink_to(other)
+    with pytest.raises(DirectoryLost, match=r"another directory is at .*checkpoints"):
+        manager.save(snapshot(2, 5.0), SaveRequest())
+    assert (other / "step-2" / "manifest.json").read_bytes() == before
+    folder.unlink()
+    assert saved(manager, 3) == [3]  # one that was removed is made again
+
+
+def test_a_link_is_followed_that_was_there_before_the_run_and_no_later_one(folder, tmp_path):
+    (tmp_path / "large_disk").mkdir()
+    late = CheckpointManager(folder)
+    folder.symlink_to(tmp_path / "large_disk")
+    assert saved(CheckpointManager(folder), 1) == [1]
+    with pytest.raises(DirectoryLost, match=r"has become a link to .*large_disk"):
+        late.save(snapshot(1, 5.0), SaveRequest())
+
+
+def test_the_folder_is_held_until_the_end(folder):
+    with CheckpointManager(folder) as manager:
+        saved(manager, 1)
+        assert manager._held is not None
+    assert manager._held is None

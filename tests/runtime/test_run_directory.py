@@ -146,3 +146,47 @@ def test_restarts_keep_their_place_among_rows_whose_order_is_kept(tmp_path):
         ("train", 4),
     ]
     directory.close()
+
+
+def test_rows_and_lines_are_not_written_through_a_link(tmp_path):
+    other = tmp_path / "other.jsonl"
+    other.write_text("")
+    files = RunDirectory(tmp_path / "run")
+    for name in ("metrics.jsonl", "log.txt"):
+        (files.path / name).symlink_to(other)
+    with pytest.warns(UserWarning, match="it is a link, and may lead to a file of others; training continues"):
+        files.append_row({"mode": "train", "epoch": 1, "step": 1})
+    with pytest.warns(UserWarning, match="it is a link"):
+        files.log("said")
+    assert other.read_text() == ""
+    (files.path / "metrics.jsonl").unlink()
+    files.flush_rows()
+    assert [row["step"] for row in read_rows(files.path / "metrics.jsonl")] == [1]
+    files.close()
+
+
+@pytest.mark.parametrize("damage", [os.unlink, lambda path: path.write_text("{")])
+def test_the_end_is_noted_though_the_description_was_damaged_under_the_run(tmp_path, damage):
+    files = RunDirectory(tmp_path / "run")
+    files.write_json("run.json", {"random_seed": 7, "restarts": []})
+    damage(files.path / "run.json")
+    files.note_end({"exit_code": 0})
+    assert files.facts()["end"]["exit_code"] == 0
+    assert stored_seed(files.path) == 7
+    files.close()
+
+
+def test_a_text_that_cannot_be_read_is_kept_as_one_that_differs(tmp_path):
+    files = RunDirectory(tmp_path / "run")
+    (files.path / "experiment.prototext").write_bytes(b"\xff")
+    files.keep_text("experiment.prototext", "new")
+    assert (files.path / "experiment.prototext").read_text() == "new"
+    assert (files.path / "earlier-1-experiment.prototext").read_bytes() == b"\xff"
+    files.close()
+
+
+def test_rows_of_a_gigantic_file_are_read_line_by_line(tmp_path):
+    with (tmp_path / "metrics.jsonl").open("wb") as file:
+        file.write(b'{"mode": "train", "epoch": 1, "step": 4}\n')
+        file.truncate(2 * 10**9)
+    assert [row["step"] for row in read_rows(tmp_path / "metrics.jsonl")] == [4]

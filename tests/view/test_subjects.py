@@ -2,10 +2,13 @@
 
 import json
 import re
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
+from other_users import VICTIM, as_user, needs_root, status_of
 from system_needs import library
 
 from descend.errors import ConfigurationError
@@ -36,6 +39,25 @@ def test_a_folder_stands_for_the_runs_and_studies_in_it(tmp_path):
     found = subjects([tmp_path])
     assert [(one.name, one.is_study) for one in found] == [("a", False), ("b", False), ("study", True)]
     assert [one.name for one in subjects([tmp_path / "a", tmp_path / "a"])] == ["a"]
+
+
+@needs_root
+def test_what_this_user_may_not_read_takes_nothing_else_down():
+    with tempfile.TemporaryDirectory() as place:  # under which others may look, unlike pytest's
+        Path(place).chmod(0o755)
+        home_page([], LIVE)  # which reads what the other user may not
+        for name in ("a", "hidden"):
+            run(Path(place, name))
+        Path(place, "hidden").chmod(0o700)
+
+        def look():
+            found = subjects([Path(place)])
+            assert [one.name for one in found] == ["a"]
+            assert "a: run, finished" in home_page(found, LIVE)
+            with pytest.raises(ConfigurationError, match="it cannot be read: Permission denied"):
+                subjects([Path(place, "hidden")])
+
+        assert status_of(as_user(VICTIM, look)) == 0
 
 
 def test_runs_of_one_name_are_named_with_their_folders(tmp_path):

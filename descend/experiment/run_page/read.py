@@ -20,7 +20,7 @@ from descend.display import shortened
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError
 from descend.experiment.run_page.metrics import Passes, RunMetrics, is_count, is_number
 from descend.experiment.run_page.metrics_file import MetricsFile
-from descend.filenames import regular_file
+from descend.filenames import has_file, has_folder, regular_file
 from descend.runtime.directory_lock import OWNER
 from descend.runtime.json_object import CheckedFields, read_json, without_repeats
 
@@ -326,7 +326,7 @@ class RunGlance:
 
 def is_run_directory(folder: Path) -> bool:
     """Whether a directory has the files of a run."""
-    return any((folder / name).is_file() for name in _FILES)
+    return any(has_file(folder / name) for name in _FILES)
 
 
 def stamp(folder: Path) -> str:
@@ -399,7 +399,7 @@ class RunReader:
             ConfigurationError: the directory has none of the files of a run.
         """
         if not is_run_directory(self.folder):
-            what = "has no run.json and no metrics.jsonl" if self.folder.is_dir() else "is not a directory"
+            what = "has no run.json and no metrics.jsonl" if has_folder(self.folder) else "is not a directory"
             raise ConfigurationError(f"{self.folder} {what}: name the directory of a run, which the run printed")
         while not self.advance():
             pass
@@ -522,7 +522,7 @@ def _is_owned(owner: Path) -> bool:
 
 def _checkpoints(folder: Path) -> list[str]:
     """Names of checkpoints that are there, the newest last."""
-    found = [path.name for path in (folder / "checkpoints").glob("step-*") if path.is_dir()]
+    found = [path.name for path in (folder / "checkpoints").glob("step-*") if has_folder(path)]
     return sorted(found, key=lambda name: int(re.sub(r"\D", "", name) or 0))
 
 

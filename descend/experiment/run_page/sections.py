@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from descend.display import shortened
 from descend.errors import DescendError
 from descend.experiment.run_page.read import short
+from descend.filenames import has_file
 from descend.pages.chart import Axis, Chart, Line
 from descend.pages.parts import Drawing, Figure, Section, Table
 
@@ -288,7 +289,7 @@ def _resuming(run: RunRecord) -> Iterator[str]:
     name = shlex.quote(run.folder.name)
     if run.checkpoints:
         yield f"The newest checkpoint is `checkpoints/{run.checkpoints[-1]}`; {len(run.checkpoints)} are kept."
-    if (run.folder / "experiment.prototext").is_file():
+    if has_file(run.folder / "experiment.prototext"):
         yield f"In the folder that holds this directory: `descend resume {name}`."
     else:
         yield f"Call `descend.fit` again with the same arguments and `run_dir={run.folder.name!r}, resume=True`."

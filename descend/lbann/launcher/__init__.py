@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.arguments import check_choice, require
+from descend.arguments import check_choice, check_path, require
 from descend.errors import ConfigurationError
 from descend.launch.job import check_environment, check_words, quoted
 from descend.launcher import SCHEDULERS, detected, job_folder
@@ -77,7 +77,7 @@ def run(
     """
     _refuse_within_driver()
     kind = detected() if scheduler is None else scheduler
-    require(check_choice("scheduler", kind, SCHEDULERS), check_words({"job_name": job_name}))
+    _check(kind, job_name, work_dir=work_dir or experiment_dir)
     folder = job_folder(work_dir or experiment_dir, job_name, nodes, procs_per_node)
     file = folder / (proto_file_name or f"experiment.proto{'bin' if binary_protobuf else 'text'}")
     if binary_protobuf and "protobin" not in file.name:
@@ -139,8 +139,8 @@ def make_batch_script(
         ConfigurationError: the scheduler is unknown, or a value could not stand on one line of a script.
     """
     kind = detected() if scheduler is None else scheduler
-    require(check_choice("scheduler", kind, SCHEDULERS), check_words({"job_name": job_name}))
-    folder = job_folder(work_dir, job_name, nodes, procs_per_node)
+    _check(kind, job_name, work_dir=work_dir, script_file=script_file)
+    folder = job_folder(work_dir or None, job_name, nodes, procs_per_node)
     options = {"partition": partition, "account": account, "reservation": reservation}
     script = BatchScript(kind, folder, nodes, procs_per_node, time_limit, job_name, **options)
     script.launcher, script.launcher_args = launcher, words(launcher_args)
@@ -149,6 +149,12 @@ def make_batch_script(
     for name, value in (environment or {}).items():
         script.add_export(name, value)
     return script
+
+
+def _check(scheduler: str, job_name: str, **paths: str | os.PathLike[str] | None) -> None:
+    """Raise ConfigurationError unless the scheduler is known, the name is one line, and the paths are some."""
+    wrong = [check_path(name, path or None, also=(None,)) for name, path in paths.items()]
+    require(check_choice("scheduler", scheduler, SCHEDULERS), check_words({"job_name": job_name}), *wrong)
 
 
 def _refuse_within_driver() -> None:

@@ -27,6 +27,7 @@ from typing import IO, TYPE_CHECKING, Any
 import torch
 
 from descend.errors import RuleError, warn
+from descend.filenames import regular_file
 from descend.optim.compiler.nvrtc import NvrtcError, library
 from descend.private_folder import PrivateFolder, cache_root
 
@@ -193,7 +194,7 @@ class CompilerProcess:
             if self.process.returncode != 0:
                 ended = f"it ended with code {self.process.returncode}"
                 raise OSError(lines[-1] if lines else ended)
-            return self.output.read_bytes()
+            return regular_file(self.output).read_bytes()
         finally:
             shutil.rmtree(self.output.parent, ignore_errors=True)
 

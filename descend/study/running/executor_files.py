@@ -9,7 +9,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from descend.errors import DAMAGED_FILE, StorageError
-from descend.filenames import regular_file
+from descend.filenames import bounded_text
 from descend.study.running.storage import storage_errors
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class ExecutorFiles:
         """
         file = self._file(kind)
         try:
-            return str(json.loads(regular_file(file).read_text(encoding="utf-8"))["executor"])
+            return str(json.loads(bounded_text(file))["executor"])
         except FileNotFoundError:
             return None
         except DAMAGED_FILE as error:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from descend.errors import StorageError
-from descend.filenames import regular_file
+from descend.filenames import MAX_LINE, bounded_lines
 from descend.study.running.storage import storage_errors
 from descend.study.running.trial import RETRIED, Record
 
@@ -48,16 +48,25 @@ class RecordFiles:
         """
         for file in sorted(self.folder.glob("*.jsonl")):
             try:
-                with regular_file(file).open("rb") as lines:
-                    lines.seek(self._read.get(file, 0))
-                    whole, end, cut = lines.read().rpartition(b"\n")
+                self._read_new(file)
+            except StorageError:
+                raise
             except OSError as error:
                 raise StorageError(f"{file} cannot be read: {error.strerror}") from error
-            self._cut[file] = len(cut)
-            for line in filter(None, whole.split(b"\n")):
-                self._keep(line, file)
-            self._read[file] = self._read.get(file, 0) + len(whole) + len(end)
         return dict(self._records)
+
+    def _read_new(self, file: Path) -> None:
+        """Read the lines of a file that were not read yet."""
+        self._cut[file] = 0
+        for line in bounded_lines(file, self._read.get(file, 0)):
+            if len(line) == MAX_LINE:
+                raise StorageError(f"{file}: a line has {MAX_LINE:,} bytes or more, which no record has: remove it")
+            if not line.endswith(b"\n"):
+                self._cut[file] = len(line)
+                return
+            if line != b"\n":
+                self._keep(line[:-1], file)
+            self._read[file] = self._read.get(file, 0) + len(line)
 
     def cut_off(self) -> list[Path]:
         """Files whose last line had no end when `records` read them: still being written, or cut off by a kill."""
@@ -67,7 +76,7 @@ class RecordFiles:
         try:
             record = Record.read(line.decode())
         except (StorageError, UnicodeDecodeError) as error:
-            number = file.read_bytes().split(b"\n").index(line) + 1
+            number = next(at for at, one in enumerate(bounded_lines(file), start=1) if one == line + b"\n")
             raise StorageError(
                 f"{file}:{number}: {error}; the line is damaged, remove it and its trial runs again"
             ) from error

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from descend.arguments import require, shown
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError
-from descend.filenames import regular_file
+from descend.filenames import bounded_text
 from descend.runtime.json_object import without_repeats
 from descend.runtime.run_directory import write_beside
 from descend.study.design.study import Study, make_study
@@ -75,7 +75,7 @@ class StudyFile:
             StorageError: it is damaged.
         """
         try:
-            text = regular_file(self.file).read_text(encoding="utf-8")
+            text = bounded_text(self.file)
             found = json.loads(text, object_pairs_hook=without_repeats)
             whole = {name: _of_kind(found[name], kind) for name, kind in _PARTS.items()}
             for amendment in whole["amendments"]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from descend.arguments import check_path, require
 from descend.errors import ConfigurationError, StorageError
+from descend.filenames import has_folder
 from descend.runtime.directory_lock import DirectoryLost, HeldFolder
 from descend.study.running.executor_files import ExecutorFiles
 from descend.study.running.record_files import RecordFiles
@@ -114,6 +115,7 @@ class StudyDirectory:
         self._executors = ExecutorFiles(self.path / "executors")
         self._leases = TrialLeases(self.path / "leases")
         self._held: HeldFolder | None = None
+        self._inside: list[HeldFolder] = []
         if study is not None:
             self._make_folders()
             self._file.write(study, hashes or {})
@@ -132,12 +134,15 @@ class StudyDirectory:
     def _require(self) -> None:
         """Raise DirectoryLost if another directory, or none, is at the path since this process first wrote there.
 
-        Called before each write.
+        Called before each write. The same goes for the folders in it: without its records a study would never end.
         """
         if self._held is None:
             with storage_errors(self.path):
                 self._held = HeldFolder(self.path)
-        self._held.require()
+                inside = (self._files.folder, self._leases.folder)
+                self._inside = [HeldFolder(folder) for folder in inside if has_folder(folder)]
+        for held in (self._held, *self._inside):
+            held.require()
 
     def description(self) -> dict[str, Any]:
         """See `StudyFile.read`."""

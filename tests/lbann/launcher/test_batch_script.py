@@ -338,3 +338,10 @@ def test_the_key_of_data_sets_is_in_no_record_of_the_scheduler(tmp_path, monkeyp
     line = next(line for line in text.splitlines() if line.startswith("export THE_KEY="))
     said = subprocess.run(["bash", "-c", f'{line}; echo "$THE_KEY"'], capture_output=True, text=True, check=True)
     assert said.stdout == "secret\n"
+
+
+@pytest.mark.parametrize("name", ["work_dir", "script_file"])
+@pytest.mark.parametrize("path", [["a"], {"a": "b"}, 3, "a\0b"])
+def test_what_is_no_path_is_refused_by_name(tmp_path, name, path):
+    with pytest.raises(ConfigurationError, match=f"{name} must be a str or a Path or None, got"):
+        lbann.contrib.launcher.make_batch_script(**{"work_dir": tmp_path, name: path})

@@ -166,3 +166,11 @@ def test_lines_are_read_from_where_the_last_look_ended(tmp_path):
     file.write_bytes(b"x" * first + text[first:])  # what was read before is not looked at again
     assert list(files.records()) == [one.id for one in TRIALS]
     assert files.cut_off() == []
+
+
+def test_a_line_longer_than_any_record_is_an_error_and_fills_no_memory(tmp_path):
+    file = written(tmp_path, record(TRIALS[0]))
+    with file.open("r+b") as open_file:
+        open_file.truncate(2 * 10**9)
+    with pytest.raises(StorageError, match="a line has 16,000,000 bytes or more"):
+        RecordFiles(tmp_path).records()

@@ -182,3 +182,18 @@ def test_a_directory_that_is_moved_or_exchanged_is_an_error_and_what_is_there_no
     assert place.exists() == (what == "exchanged")
     if what != "deleted":  # the record that could not be refused any more
         assert set(StudyDirectory(away).records()) == {TRIALS[0].id, TRIALS[1].id}
+
+
+@pytest.mark.parametrize("name", ["records", "leases"])
+@pytest.mark.parametrize("what", ["deleted", "exchanged"])
+def test_a_folder_of_the_directory_that_is_removed_or_exchanged_is_an_error(tmp_path, name, what):
+    """Without its records a study would run the same trials for ever."""
+    with StudyDirectory(tmp_path / "other", study()), StudyDirectory(tmp_path / "study", study()) as directory:
+        directory.record(record(TRIALS[0]))
+        (tmp_path / "study" / name).rename(tmp_path / "away")
+        if what == "exchanged":
+            (tmp_path / "study" / name).symlink_to(tmp_path / "other" / name)
+        for act in (lambda: directory.record(record(TRIALS[1])), lambda: directory.claim(TRIALS[2:], 1)):
+            with pytest.raises(StorageError, match=f"{name} (is gone )?.the one in use was renamed"):
+                act()
+    assert not [*(tmp_path / "other" / name).iterdir()]

@@ -233,6 +233,8 @@ def resize(r: GraphImporter, node: Node) -> Value:
             ("nearest_mode", "round_prefer_floor"),
         )
     )
+    if place == "tf_crop_and_resize" or text(node.get("keep_aspect_ratio_policy", "stretch")) != "stretch":
+        raise UnsupportedNode(f"has mode {mode}, {place}, from {x.shape} to {after}")
     exact = all(size * scale == new for size, scale, new in zip(x.shape, scales, after, strict=True))
     whole = exact and all(a % b == 0 for a, b in zip(after, x.shape, strict=True))
     # Of these pairs each gives entry ⌊i / factor⌋ for place i.
@@ -244,8 +246,6 @@ def resize(r: GraphImporter, node: Node) -> Value:
     plain = (mode, place) == ("linear", "half_pixel") and not node.get("antialias", 0) and x.type not in INTEGERS
     if len(after) == 3 and after[0] == x.shape[0] and plain and exact:
         return r.layer(BilinearResize, node, x, height=after[1], width=after[2])
-    if place == "tf_crop_and_resize" or text(node.get("keep_aspect_ratio_policy", "stretch")) != "stretch":
-        raise UnsupportedNode(f"has mode {mode}, {place}, from {x.shape} to {after}")
     for axis, (new, scale) in enumerate(zip(after, scales, strict=True)):
         if (new, scale) != (x.shape[axis], 1):
             places = _nearest(node, x.shape[axis], new, scale) if mode == "nearest" else None
@@ -293,6 +293,8 @@ def _nearest(node: Node, before: int, after: int, scale: float) -> np.ndarray[An
     """
     place, one = np.arange(after, dtype=np.float32), np.float32(1)
     match text(node.get("coordinate_transformation_mode", "half_pixel")):
+        case "pytorch_half_pixel" if after == 1:
+            place = place * 0  # the first entry, says the standard, and its reference does otherwise
         case "half_pixel" | "pytorch_half_pixel":
             place = (place + one / 2) / np.float32(scale) - one / 2
         case "asymmetric":
@@ -317,15 +319,24 @@ def _nearest(node: Node, before: int, after: int, scale: float) -> np.ndarray[An
 
 def _weights_of_places(node: Node, before: int, after: int, scale: float) -> np.ndarray[Any, Any]:
     """What each entry before gives to each after, (before, after): what a Resize makes of the unit vectors."""
-    if after == 1 and text(node.get("coordinate_transformation_mode", "")) == "pytorch_half_pixel":
-        return np.eye(before, 1)  # the first entry, says the standard, and its reference does otherwise
+    way, smooth = text(node.get("coordinate_transformation_mode", "")), node.get("antialias", 0)
+    if after == 1 and way == "pytorch_half_pixel":
+        if smooth:
+            raise UnsupportedNode("smooths (antialias) down to one entry, for which pytorch_half_pixel has no place")
+        return np.eye(before, 1)
+    by_scale = math.floor(before * float(np.float32(scale))) == after
+    if way == "align_corners" and before * scale != after:
+        # The reference takes before * scale for the size after, and those who run files its whole part.
+        if smooth:
+            raise UnsupportedNode(f"smooths (antialias) with align_corners, and {before} times {scale:.4g} is no size")
+        by_scale = False
     places = _nearest(node, before, after, scale) if text(node.get("mode", "nearest")) == "nearest" else None
     if places is not None:
         return np.eye(before, dtype=np.float32)[:, places]
     wanted = ("mode", "coordinate_transformation_mode", "nearest_mode", "cubic_coeff_a", "exclude_outside", "antialias")
     own = {name: value for name, value in node.attributes.items() if name in wanted}
     given = {"x": np.eye(before, dtype=np.float32)}
-    if math.floor(before * float(np.float32(scale))) == after:
+    if by_scale:
         given["scales"] = np.array([1, scale], np.float32)
         proto = helper.make_node("Resize", ["x", "", "scales"], ["y"], **own)
     else:

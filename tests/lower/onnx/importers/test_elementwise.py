@@ -1,7 +1,9 @@
 """Operators on each entry, against onnxruntime."""
 
 import numpy as np
+import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper
 
 import descend
@@ -142,3 +144,14 @@ def test_a_product_that_others_read_too_gets_no_bias(tmp_path):
     nodes = [node("MatMul", "x", "w", out="p"), node("Add", "p", "b", out="q"), node("Mul", "p", "q")]
     path = write(tmp_path / "m.onnx", nodes, {"x": (6, 5)}, constants={"w": drawn(5, 4), "b": drawn(4, seed=1)})
     agree(path, drawn(2, 6, 5))
+
+
+def test_without_weights_half_precision_ends_where_the_file_says(tmp_path):
+    """Else the data would be all that says in which format to compute, and 1000 squared is infinite in theirs."""
+    nodes = [node("Cast", "x", out="whole", to=1), node("Mul", "whole", "whole")]
+    path = write(tmp_path / "m.onnx", nodes, {"x": (1,)})
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    onnx.save(model, path)
+    got = descend.onnx.load(path).to_torch()(torch.tensor([[1000.0]], dtype=torch.float16))
+    assert got.tolist() == [[1e6]]

@@ -185,3 +185,43 @@ def test_a_part_of_an_image_is_refused(tmp_path):
     nodes = [node("Resize", "x", "roi", "", "sizes", **options)]
     with pytest.raises(Unsupported, match=r"node 'the_Resize' \(Resize\) has mode linear, tf_crop_and_resize"):
         descend.onnx.load(write(tmp_path / "m.onnx", nodes, {"x": S}, constants=constants))
+
+
+def test_corners_are_aligned_by_the_whole_part_of_a_size(tmp_path):
+    """As in ONNX Runtime; the reference of ONNX takes 4.5 entries for the size after, and not 4."""
+    scales = np.array([1, 1, 1.5, 1.5], np.float32)
+    cases = [
+        case("Resize", "x", "", scales, mode=mode, coordinate_transformation_mode="align_corners")
+        for mode in ("linear", "cubic", "nearest")
+    ]
+    agree_in_one_file(tmp_path / "m.onnx", cases, {"x": (1, 3, 5)}, drawn(2, 1, 3, 5))
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("has mode linear", {"keep_aspect_ratio_policy": "not_larger", "axes": [2, 3]}),
+        ("with align_corners, and 5 times 0.5 is no size", {"coordinate_transformation_mode": "align_corners"}),
+        ("down to one entry", {"coordinate_transformation_mode": "pytorch_half_pixel", "scales": [1, 1, 0.5, 0.25]}),
+    ],
+)
+def test_what_programs_resize_in_ways_of_their_own_is_refused(tmp_path, words, options):
+    scales = np.array(options.pop("scales", [1, 1, 0.5, 0.5]), np.float32)
+    constants = {"scales": scales}
+    nodes = [node("Resize", "x", "", "scales", mode="linear", antialias=1, **options)]
+    if "axes" in options:
+        constants = {"sizes": np.array([3, 4])}
+        nodes = [node("Resize", "x", "", "", "sizes", mode="linear", **options)]
+    with pytest.raises(Unsupported, match=words):
+        descend.onnx.load(write(tmp_path / "m.onnx", nodes, {"x": (3, 6, 5)}, constants=constants))
+
+
+def test_one_nearest_entry_of_integers_is_the_first(tmp_path):
+    """That is what pytorch_half_pixel means of a size of 1."""
+    nodes = [
+        node("Cast", "x", out="whole", to=6),
+        node("Resize", "whole", "", "", "sizes", out="small", coordinate_transformation_mode="pytorch_half_pixel"),
+        node("Cast", "small", to=1),
+    ]
+    path = write(tmp_path / "m.onnx", nodes, {"x": S}, constants={"sizes": np.array([2, 3, 1, 1])})
+    agree(path, drawn(2, *S) * 20)
