@@ -83,15 +83,15 @@ class EarlyStopping(Callback):
             raise ConfigurationError(
                 unknown_direction(f"EarlyStopping(monitor={self.monitor!r})", self.monitor, say_which)
             )
-        self._direction: Direction = "min" if chosen == "min" else "max"
-        self._mode, self._name = Mode(measured), name
-        vars(self)["looks_at"] = (Mode.VALIDATION,) if self._mode is Mode.VALIDATION else ()
+        direction: Direction = "min" if chosen == "min" else "max"
+        self._watched = Mode(measured), name, direction
+        vars(self)["looks_at"] = (Mode.VALIDATION,) if measured == "validation" else ()
         self._forget()
 
     @property
     def monitored(self) -> Monitored:
         """See `Callback.monitored`."""
-        return Monitored(self.monitor, self._direction, self.restore_best)
+        return Monitored(self.monitor, self._watched[2], self.restore_best)
 
     @property
     def beginning(self) -> Beginning | None:
@@ -101,7 +101,7 @@ class EarlyStopping(Callback):
         return Beginning(f"patience={self.patience}", "epochs", self.patience + 2)
 
     def _forget(self) -> None:
-        self.best = math.inf if self._direction == "min" else -math.inf
+        self.best = math.inf if self._watched[2] == "min" else -math.inf
         self.waited = 0  # epochs since the best one
         self.before: list[float] = []  # the newest epoch with a value, and what `best` and `waited` were before it
         self._weights_before: tuple[dict[str, torch.Tensor] | None] | None = None  # and `best_weights`, if it is known
@@ -146,12 +146,12 @@ class EarlyStopping(Callback):
     def after_evaluation(self, evaluation: EvaluationView) -> None:
         """See `Callback.after_evaluation`."""
         complete = self._epoch is not None and evaluation.epoch > self._epoch
-        if complete and evaluation.mode is self._mode:
+        if complete and evaluation.mode is self._watched[0]:
             self._judge(evaluation.values, evaluation.epoch, evaluation.run)
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""
-        if epoch.complete and self._mode is Mode.TRAIN:
+        if epoch.complete and self._watched[0] is Mode.TRAIN:
             self._judge(epoch.values, epoch.finished, epoch.run)
 
     def after_training(self, run: RunView) -> None:
@@ -165,18 +165,19 @@ class EarlyStopping(Callback):
 
         An epoch counts once, also where another callback evaluates after its last step: then the last value counts.
         """
-        if self._name not in values:
+        mode, name, direction = self._watched
+        if name not in values:
             raise ConfigurationError(
-                f"EarlyStopping: this run does not measure '{self.monitor}'; its {self._mode.value} metrics are "
+                f"EarlyStopping: this run does not measure '{self.monitor}'; its {mode.value} metrics are "
                 f"{', '.join(values)}"
             )
-        value = values[self._name]
+        value = values[name]
         if self.before and self.before[0] == epoch:
             self.best, self.waited = self.before[1], int(self.before[2])
             if self._weights_before is not None:
                 (self.best_weights,) = self._weights_before
         self.before, self._weights_before = [epoch, self.best, self.waited], (self.best_weights,)
-        if better(value, self.best, self._direction, self.min_delta):
+        if better(value, self.best, direction, self.min_delta):
             self.best, self.waited = value, 0
             self.best_weights = _copy(run.module) if self.restore_best else None
             return
@@ -184,10 +185,10 @@ class EarlyStopping(Callback):
         if self.waited <= self.patience:
             return
         say(f"Model 0 terminating training due to early stopping: {value:g} score and {self.best:g} last score")
-        side = "below" if self._direction == "min" else "above"
+        side = "below" if direction == "min" else "above"
         margin = f" by more than {self.min_delta:g}" if self.min_delta else ""
         run.control.stop(
-            f"{self._mode.value} {self._name} {value:.6g} was not {side} {self.best:.6g}{margin} for "
+            f"{mode.value} {name} {value:.6g} was not {side} {self.best:.6g}{margin} for "
             f"{self.waited} evaluations, the patience being {self.patience}"
         )
 

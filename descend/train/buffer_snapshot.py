@@ -12,6 +12,8 @@ from descend.torch_private import foreach_copy, own_buffers
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from descend.train.module_state import LossBuffers
+
 __all__ = ["BufferSnapshot"]
 
 
@@ -23,7 +25,10 @@ class BufferSnapshot:
 
     Attributes:
         keeps_two: Whether the buffers before the last step but one are kept, too, for `step_back`.
+        loss: The buffers of the user's loss, as they were at the beginning; None where there is no such loss.
     """
+
+    loss: LossBuffers | None = None
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._owners = [part for part in module.modules() if any(True for _ in part.buffers(recurse=False))]

@@ -166,7 +166,7 @@ class Run:
         module = self.task.module
         self.parameters = dict(module.named_parameters())
         self.buffer_snapshot = BufferSnapshot(module)
-        self._loss_buffers = LossBuffers(getattr(self.task, "functions", {}).get("loss"))
+        self.buffer_snapshot.loss = LossBuffers(getattr(self.task, "functions", {}).get("loss"))
         self.activations = ActivationRecorder(module, self.communicator)
         self.control = RunControl(self)
         self._clears_gradients = clears_more_than_gradients(self.optimizer)
@@ -228,7 +228,7 @@ class Run:
             "algorithm": AlgorithmState(self.state),
             "stop": self.stop,
             "modules": ModuleExtraState(self.task.module),
-            **({"loss": self._loss_buffers} if self._loss_buffers else {}),
+            **({"loss": loss} if (loss := self.buffer_snapshot.loss) else {}),
             "data": ReplacedSamples(self.data, self.communicator),
             "micro_batch_size": self.micro_batch_size,
             "precision": self.precision,

@@ -220,8 +220,8 @@ class _Setter(Callback):
     ],
     ids=["cosine", "poly"],
 )
-def test_a_rate_that_is_set_anew_before_each_update_is_said_where_another_callback_sets_it(make, recwarn):
-    def told(*others):
+def test_a_rate_that_is_set_again_before_each_update_is_said_where_another_callback_sets_it(make, recwarn):
+    def warned(*others):
         fitted = descend.fit(
             torch.nn.Linear(3, 1),
             "mse",
@@ -235,10 +235,10 @@ def test_a_rate_that_is_set_anew_before_each_update_is_said_where_another_callba
         assert fitted.steps == 6
         return [str(w.message) for w in (recwarn.pop() for _ in range(len(recwarn)))]
 
-    assert told() == []
-    (text,) = told(_Setter())
+    assert warned() == []
+    (text,) = warned(_Setter())
     assert text.startswith(
         f"{type(make()).__name__} sets the learning rate before each update, so another callback that"
     )
     assert "set it to 0.5 had no effect" in text
-    assert len(told(descend.StepLearningRate(step=1, amt=0.5))) == 1
+    assert len(warned(descend.StepLearningRate(step=1, amt=0.5))) == 1

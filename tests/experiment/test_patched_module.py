@@ -122,8 +122,8 @@ class _Frozen(nn.Sequential):
         return self
 
 
-def test_layers_in_evaluation_mode_within_a_module_in_training_mode_are_told(recwarn):
-    def told(module):
+def test_layers_in_evaluation_mode_within_a_module_in_training_mode_are_warned_of(recwarn):
+    def warned(module):
         modes = [part.training for part in module.modules()]
         task, feed = made(module)
         with patched_for_training(task, 0, feed):
@@ -133,10 +133,10 @@ def test_layers_in_evaluation_mode_within_a_module_in_training_mode_are_told(rec
 
     frozen = network(nn.BatchNorm1d(4), nn.Dropout(0.1), nn.ReLU())
     frozen[1].eval()
-    assert [text[:41] for text in told(frozen)] == ["'1' (BatchNorm1d) is in evaluation mode, "]
+    assert [text[:41] for text in warned(frozen)] == ["'1' (BatchNorm1d) is in evaluation mode, "]
     frozen[2].eval()
-    assert [text[:43] for text in told(frozen)] == ["'1' (BatchNorm1d) and 1 more are in evaluat"]
-    assert told(frozen.eval()) == []
+    assert [text[:43] for text in warned(frozen)] == ["'1' (BatchNorm1d) and 1 more are in evaluat"]
+    assert warned(frozen.eval()) == []
     frozen.train()[3].eval()
-    assert told(frozen) == []
-    assert told(_Frozen(*network(nn.BatchNorm1d(4))).train()) == []
+    assert warned(frozen) == []
+    assert warned(_Frozen(*network(nn.BatchNorm1d(4))).train()) == []

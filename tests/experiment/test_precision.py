@@ -204,7 +204,7 @@ def test_the_format_of_all_graphs_may_be_said(monkeypatch, tmp_path):
     assert train(monkeypatch, tmp_path, graph(datatype="FLOAT"), epochs=1).steps == 3
 
 
-def test_weights_that_a_precision_is_not_for_are_told(recwarn):
+def test_weights_that_a_precision_is_not_for_are_warned_of(recwarn):
     single, half, double = (
         nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).to(kind) for kind in (None, torch.half, torch.double)
     )
