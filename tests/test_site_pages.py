@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from system_needs import library, needs_linux
+from system_needs import FASHION_MNIST, library, needs_linux, require
 
 import descend
 from descend.optim import named_optimizers
@@ -47,6 +47,8 @@ def test_python(page, tmp_path, monkeypatch, capsys):
     """
     for name in re.findall(r"<!-- needs: (\w+) -->", PAGES[page]):
         library(name)
+    there = "dataset-fashion-mnist" not in PAGES[page] or FASHION_MNIST.is_dir()
+    require("Fashion-MNIST", there, "Debian: dataset-fashion-mnist")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(named_optimizers, "_CLASSES", dict(named_optimizers._CLASSES))  # a page registers its own
     state = torch.random.get_rng_state()
