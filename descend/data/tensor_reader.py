@@ -78,16 +78,14 @@ class TensorReader:
 
     def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Tensor]:
         """The rows of each tensor."""
-        found = self._gathered(indices)
-        return self._as_unsigned(found) if self._unsigned else found
-
-    def _gathered(self, indices: NDArray[np.int64]) -> dict[str, Tensor]:
         index = self._from_numpy(indices if self._chosen is None else self._chosen[indices])
         if self._pins:
-            return {name: _page_locked(rows, len(index), index) for name, rows in self._rows.items()}
-        if self._on_cpu:
-            return {name: rows.index_select(0, index) for name, rows in self._rows.items()}
-        return {name: rows.index_select(0, index.to(rows.device)) for name, rows in self._rows.items()}
+            found = {name: _page_locked(rows, len(index), index) for name, rows in self._rows.items()}
+        elif self._on_cpu:
+            found = {name: rows.index_select(0, index) for name, rows in self._rows.items()}
+        else:
+            found = {name: rows.index_select(0, index.to(rows.device)) for name, rows in self._rows.items()}
+        return self._as_unsigned(found) if self._unsigned else found
 
     def read_consecutive(self, first: int, count: int) -> dict[str, Tensor]:
         """`read` of samples that follow one another, without a look at each index; a copy, as from `read`."""

@@ -114,13 +114,13 @@ def _steps(run: Run, stop: Stop, progress: EpochProgress) -> str | None:
     if reason := _stop_reason(run, stop):  # resumed from a checkpoint of the final step
         return reason
     within_epoch = stop.ends_within_epoch
-    state.step_began = run.communicator.now()
+    state.step_began, training = run.communicator.now(), state.training
     while not progress.complete:  # once, unless a callback changes the batch size
         state.rebatch = False
         with contextlib.closing(run.strategy.batches()) as batches:
             for batch in interruptible(run, batches):
                 train_step(run, batch)
-                if state.training.step >= run.checks.replicas.due:
+                if training.step >= run.checks.replicas.due:
                     run.checks.replicas.compare()
                 _note_time(run, progress)
                 raise_if_stop_requested(run)

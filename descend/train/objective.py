@@ -243,7 +243,7 @@ def _on_cpu(value: torch.Tensor | float) -> bool:
 def _added(total: torch.Tensor | float, terms: Sequence[torch.Tensor | float]) -> torch.Tensor | float:
     """Terms added to a total one after the other, in float64; a plain number where nothing has to be waited for."""
     for term in terms:
-        if isinstance(term, torch.Tensor):
+        if isinstance(term, torch.Tensor) and not (term.is_cpu or term.is_cuda):
             term = for_double(term)
         if isinstance(total, torch.Tensor) or not isinstance(term, torch.Tensor):
             total = total + term  # a total of float64 makes the sum one, whatever the term is
