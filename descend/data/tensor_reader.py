@@ -80,12 +80,12 @@ class TensorReader:
         """The rows of each tensor."""
         index = self._from_numpy(indices if self._chosen is None else self._chosen[indices])
         if self._pins:
-            found = {name: _page_locked(rows, len(index), index) for name, rows in self._rows.items()}
+            batch = {name: _page_locked(rows, len(index), index) for name, rows in self._rows.items()}
         elif self._on_cpu:
-            found = {name: rows.index_select(0, index) for name, rows in self._rows.items()}
+            batch = {name: rows.index_select(0, index) for name, rows in self._rows.items()}
         else:
-            found = {name: rows.index_select(0, index.to(rows.device)) for name, rows in self._rows.items()}
-        return self._as_unsigned(found) if self._unsigned else found
+            batch = {name: rows.index_select(0, index.to(rows.device)) for name, rows in self._rows.items()}
+        return self._as_unsigned(batch) if self._unsigned else batch
 
     def read_consecutive(self, first: int, count: int) -> dict[str, Tensor]:
         """`read` of samples that follow one another, without a look at each index; a copy, as from `read`."""
