@@ -45,6 +45,7 @@ def main(words: list[str] | None = None) -> int:
         return refused(why_not)
     own = [word for word, on in (("--no-compiler", given.no_compiler), ("--here", given.here)) if on]
     with tempfile.TemporaryDirectory(prefix="fresh-", ignore_cleanup_errors=True) as work:
+        Path(work).chmod(0o755)  # tests play other users, who look into folders for temporary files
         return subprocess.run([*unshare, sys.executable, __file__, *own, "--inside", work], check=False).returncode
 
 

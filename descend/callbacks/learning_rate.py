@@ -99,7 +99,7 @@ class _AtSteps(_LearningRate):
 
     remembers: ClassVar[tuple[str, ...]] = ("start", "said")
     said = 0.0
-    _set: float | None = None  # by this callback in this process
+    _set = None  # by this callback in this process; no field, and so without a type
     _has_warned = False
 
     def before_run(self, run: RunView) -> None:
