@@ -172,7 +172,7 @@ def is_in_backward() -> bool:
     """Whether this thread is within a backward pass, as where checkpointing repeats a part of the forward pass."""
     import torch
 
-    return torch._C._current_graph_task_id() != -1
+    return torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage]
 
 
 def view_base(x: Tensor) -> Tensor | None:
