@@ -97,7 +97,7 @@ class LossBuffers:
         return bool(self._first)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Those that differ from what they were when this was made."""
+        """The buffers that differ from what they were when this was made."""
         return {
             name: buffer.detach().clone()
             for name, buffer in self._module.named_buffers()
