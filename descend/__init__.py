@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from descend import hooks
+from descend import lazy
 from descend.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ def _message_classes() -> Callable[..., Any]:
     return classes
 
 
-hooks.provide("plain_module", _plain_module)  # for Model.to_torch
-hooks.provide("message_classes", _message_classes)  # for graph.from_text, since a model's callbacks are an upper room's
+lazy.provide("plain_module", _plain_module)  # for Model.to_torch
+lazy.provide("message_classes", _message_classes)  # for graph.from_text, since a model's callbacks are an upper room's
 
 
 def __getattr__(name: str) -> Any:

@@ -90,7 +90,7 @@ _PAGES = {
     "descend.launcher": ("ranks", "Ranks and launchers"),
     "descend.errors": ("errors", "Errors"),
     "descend.exit_codes": ("errors", "Errors"),
-    "descend.hooks": ("other", "Other names"),
+    "descend.lazy": ("other", "Other names"),
 }
 
 
@@ -146,7 +146,7 @@ class PublicName:
         where = {"descend.ops": "descend.graph.kinds.operators"}.get(where, where)
         while where not in _PAGES and "." in where:
             where = where.rpartition(".")[0]
-        return _PAGES.get(where, _PAGES["descend.hooks"])
+        return _PAGES.get(where, _PAGES["descend.lazy"])
 
 
 def _names(module: str) -> Iterable[str]:

@@ -5,7 +5,7 @@ Describing a callback or reading it from a text does not import torch.
 
 from typing import TYPE_CHECKING
 
-from descend.lazy_names import lazy_names
+from descend.lazy import lazy_names
 
 if TYPE_CHECKING:
     from descend.callbacks.batch_size import MinibatchRamp, MinibatchSchedule, MinibatchScheduleStep, StepMinibatch

@@ -17,7 +17,7 @@ This package needs NumPy only; torch is imported where tensors are read.
 
 from typing import TYPE_CHECKING
 
-from descend.lazy_names import lazy_names
+from descend.lazy import lazy_names
 
 if TYPE_CHECKING:
     from descend.data.batches import Batch, Batches, Feed, RankSlice, Samples

@@ -31,7 +31,7 @@ from descend.data.plain_arrays import plain_collate, plain_convert
 from descend.data.samplers import WeightedSampler
 from descend.data.tensor_reader import in_memory, is_array, is_table, tensor_reader
 from descend.errors import ConfigurationError, DataError
-from descend.lazy_names import instance_check
+from descend.lazy import instance_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

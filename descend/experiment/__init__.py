@@ -5,7 +5,7 @@ The names here import no torch; `descend.experiment.run` runs an experiment.
 
 from typing import TYPE_CHECKING
 
-from descend.lazy_names import lazy_names
+from descend.lazy import lazy_names
 
 if TYPE_CHECKING:
     from descend.experiment.check import Checked

@@ -29,7 +29,7 @@ from descend.experiment.phases import PhasedTask, build_phased_optimizer, metric
 from descend.experiment.precision import precision_of, require_castable
 from descend.experiment.ranks import unwrapped
 from descend.experiment.unused_parameters import WarnUnusedParameters
-from descend.lazy_names import instance_check
+from descend.lazy import instance_check
 from descend.train import BatchedIterativeOptimizer, Mode
 from descend.train.optional_classes import is_ltfb, is_phased_optimizer
 from descend.train.patches.dropout import unsupported_dropout

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from descend.errors import ConfigurationError, DescendError, Unsupported, nearest, warn
-from descend.lazy_names import instance_check
+from descend.lazy import instance_check
 from descend.leniency import Deviation, refused
 from descend.rule_index import rules
 

@@ -13,7 +13,7 @@ from descend.data.samplers import as_sampler
 from descend.experiment.build import strategy_of
 from descend.experiment.field_roles import checked_targets
 from descend.experiment.run_options import RunOptions
-from descend.lazy_names import instance_check
+from descend.lazy import instance_check
 from descend.train import Stop, TrainingAlgorithm
 from descend.train.stopping import whole
 

@@ -28,7 +28,7 @@ from descend.experiment.losses import Loss, loss_of, takes_class_numbers
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
-from descend.lazy_names import instance_check
+from descend.lazy import instance_check
 from descend.runtime import Communicator
 from descend.strict_keywords import strict_keywords
 from descend.train.activations import ActivationRecorder

@@ -35,7 +35,7 @@ from descend.experiment.runner import (
 )
 from descend.filenames import bounded_text
 from descend.launch import as_trainer
-from descend.lazy_names import instance_check
+from descend.lazy import instance_check
 from descend.runtime import RunDirectory, SignalHandler, good_checkpoints, read_state, within_trainer
 from descend.train.optional_classes import is_ltfb
 from descend.train.population.exchange import STATE

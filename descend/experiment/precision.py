@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from descend.errors import ConfigurationError, nearest, warn
-from descend.lazy_names import instance_check
+from descend.lazy import instance_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable

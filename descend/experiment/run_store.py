@@ -21,7 +21,7 @@ from descend.exit_codes import exit_code
 from descend.experiment.best import monitored_metric
 from descend.experiment.checkpoint import capture
 from descend.experiment.no_files import NoFiles
-from descend.lazy_names import instance_check
+from descend.lazy import instance_check
 from descend.runtime import CheckpointManager, Communicator, RunDirectory, SaveRequest, require_storable
 from descend.runtime.determinism import arithmetic_settings
 from descend.train.module_state import tensors_of

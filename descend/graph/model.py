@@ -17,7 +17,7 @@ from descend.graph.metrics import BaseMetric, Metric
 from descend.graph.objective import LayerTerm, ObjectiveFunction, Term
 from descend.graph.order import reached, topological
 from descend.graph.weights import Weights
-from descend.hooks import hook
+from descend.lazy import hook
 
 if TYPE_CHECKING:
     from descend.graph.layer import Shape

@@ -7,7 +7,7 @@ from descend.launch.environment import SINGLE_PROCESS, RankEnvironment, detect, 
 from descend.launch.job import Job, JobArray
 from descend.launch.local import cores
 from descend.launch.trainer_layout import TrainerLayout, as_trainer, current_trainer, layout_trainers
-from descend.lazy_names import lazy_names
+from descend.lazy import lazy_names
 
 if TYPE_CHECKING:
     from descend.launch.cost_model import Forecast, Network, Profile, forecast, rank_counts

@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from descend import hooks
+from descend import lazy
 from descend.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _evaluate() -> Callable[..., Any]:
     return evaluate
 
 
-hooks.provide("lbann_evaluate", _evaluate)  # for a model that is called; evaluation makes a model itself
+lazy.provide("lbann_evaluate", _evaluate)  # for a model that is called; evaluation makes a model itself
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from descend.errors import nearest
-from descend.lazy_names import lazy_names
+from descend.lazy import lazy_names
 from descend.optim import groups, named_optimizers, rules, schedules
 from descend.optim.explain import Explanation, explain
 from descend.optim.named_optimizers import *  # noqa: F403  # every optimizer by its name

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from descend.lazy_names import lazy_names
+from descend.lazy import lazy_names
 
 if TYPE_CHECKING:
     from descend.runtime.checkpoint import (

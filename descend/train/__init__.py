@@ -5,7 +5,7 @@ The names here describe a run and import no torch, those of strategies aside; `d
 
 from typing import TYPE_CHECKING
 
-from descend.lazy_names import lazy_names
+from descend.lazy import lazy_names
 
 if TYPE_CHECKING:
     from descend.train.algorithms import SGD, BatchedIterativeOptimizer, TrainingAlgorithm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from descend.lazy_names import instance_check
+from descend.lazy import instance_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.errors import DataError
-from descend.hooks import registered
+from descend.lazy import registered
 from descend.leniency import lenient
 
 if TYPE_CHECKING:

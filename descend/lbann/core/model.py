@@ -7,7 +7,7 @@ from typing import Any
 
 from descend import graph
 from descend.graph import ObjectiveFunction, SubGraphCommunication
-from descend.hooks import hook
+from descend.lazy import hook
 
 __all__ = ["Model", "SubgraphCommunication"]
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from descend import hooks
+from descend import lazy
 from descend.display import printable
 from descend.errors import ConfigurationError
 from descend.exit_codes import main as exit_with_code
@@ -58,7 +58,7 @@ def drive(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     from descend.leniency import lenient
 
     let_readers_import_lbann()
-    hooks.provide("begin_reading_process", lambda: let_readers_import_lbann)
+    lazy.provide("begin_reading_process", lambda: let_readers_import_lbann)
     with lenient():
         run(files, line)
 

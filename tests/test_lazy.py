@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from descend.lazy_names import instance_check, lazy_names
+from descend import lazy
+from descend.lazy import instance_check, lazy_names
 
 PACKAGE = Path(__file__).parent.parent / "descend"
 
@@ -112,3 +113,56 @@ print(*sys.modules)
     loaded = done.stdout.splitlines()[-1].split()
     assert "descend.experiment.build_fit" in loaded
     assert [name for name in LEFT_OUT.split() if name in loaded] == []
+
+
+def test_a_function_is_loaded_when_it_is_asked_for(monkeypatch):
+    monkeypatch.setattr(lazy, "_LOADERS", {})
+    loaded = []
+    lazy.provide("twice", lambda: loaded.append(1) or (lambda x: 2 * x))
+    assert loaded == []
+    assert lazy.hook("twice")(4) == 8
+    assert loaded == [1]
+    with pytest.raises(KeyError, match="thrice"):
+        lazy.hook("thrice")
+
+
+@pytest.mark.slow
+def test_the_room_of_graphs_alone_finds_what_its_methods_need():
+    """Importing a room imports the package first, which registers them and imports no room."""
+    code = """
+import sys, descend
+assert not [name for name in sys.modules if name.startswith("descend.graph")]
+from descend.graph import Input, Model, Relu, from_text, to_text
+model = Model(layers=[Relu(Input(data_field="x", name="x"), name="y")])
+assert from_text(to_text(model)) == model
+assert "torch" not in sys.modules
+assert model.to_torch(fields={"x": (2,)}, outputs="y").training is not None
+assert "torch" in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_annex_offers_names_in_a_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "core_room", type(sys)("core_room"))
+    monkeypatch.setitem(sys.modules, "annex", annex := type(sys)("annex"))
+    vars(annex).update(extra=2)
+    monkeypatch.setattr(lazy, "_OFFERED", {})
+    fetch, listed = lazy_names("core_room", {})
+    lazy.offer("core_room", {"extra": "annex"})
+    assert fetch("extra") == 2
+    assert "extra" in listed()
+    assert lazy.offered("core_room") == ["extra"]
+
+
+def test_an_old_path_is_the_module_of_today(monkeypatch, tmp_path):
+    (tmp_path / "place_of_today").mkdir()
+    (tmp_path / "place_of_today" / "__init__.py").write_text("value = 3\n")
+    (tmp_path / "place_of_today" / "part.py").write_text("value = 4\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    lazy.moved({"place_before": "place_of_today"})
+    part = importlib.import_module("place_before.part")
+    assert part is importlib.import_module("place_of_today.part")
+    assert part.__name__ == part.__spec__.name == "place_of_today.part"
+    assert importlib.import_module("place_before") is importlib.import_module("place_of_today")
