@@ -13,7 +13,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from descend import lazy
-from descend.version import __version__ as __version__
+from descend.machine import __version__ as __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from descend.data import WeightedSampler as WeightedSampler
     from descend.data import open_readers as open_readers
     from descend.errors import *  # noqa: F403
-    from descend.exit_codes import main as main
+    from descend.errors import main as main
     from descend.experiment import Experiment as Experiment
     from descend.experiment import load as load
     from descend.experiment import save_prototext as save_prototext
@@ -98,7 +98,7 @@ _SINGLE = {
     "open_readers": "data",
     "Experiment": "experiment",
     "load": "experiment",
-    "main": "exit_codes",
+    "main": "errors",
     "save_prototext": "experiment",
     "Inference": "experiment.infer",
     "evaluate": "experiment.infer",

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from descend.command_group import CommandGroup
-from descend.display import printable
 from descend.errors import ConfigurationError
-from descend.exit_codes import main as exit_with_code
-from descend.filenames import no_directory
-from descend.signal_mask import STOP_SIGNALS
+from descend.errors import main as exit_with_code
+from descend.files import no_directory
+from descend.machine import STOP_SIGNALS, __version__
 from descend.study.commands import app as study
 from descend.terminal import emit, write
-from descend.version import __version__
+from descend.terminal.command_group import CommandGroup
+from descend.terminal.display import printable
 
 if TYPE_CHECKING:
     from descend.experiment import Experiment

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from descend.arguments import check_choice, require
 from descend.errors import DAMAGED_FILE, ConfigurationError
-from descend.filenames import bounded_text
+from descend.files import bounded_text
 from descend.launch import Job, flux, local, lsf, mpi, pjm, slurm
 from descend.launch.cpp_frames import FrameFilter
 from descend.launch.job import LEAD_SECONDS

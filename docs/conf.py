@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent))
 
-from descend.version import __version__  # noqa: E402
+from descend.machine import __version__  # noqa: E402
 from tools import site_extension  # noqa: E402
 
 if TYPE_CHECKING:

@@ -3,8 +3,7 @@
 import pytest
 
 import descend
-from descend.errors import LostPeer, NumericalError
-from descend.exit_codes import without_native_frames
+from descend.errors import LostPeer, NumericalError, without_native_frames
 
 NATIVE = """Connection closed by peer [127.0.0.1]:29500
 Exception raised from readBytes at ../torch/csrc/distributed/c10d/Utils.hpp:694 (most recent call first):

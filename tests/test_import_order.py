@@ -11,11 +11,11 @@ PACKAGE = Path(__file__).parent.parent / "descend"
 
 # A room may import itself, the rooms of earlier lines, and nothing else. Rooms of one line never import each other.
 ORDER = [
-    {"display", "hooks", "lazy_names", "private_folder"},
-    {"command_group", "errors", "filenames", "signal_mask"},
-    {"machine", "terminal", "thread_shutdown", "torch_private", "version"},
-    {"arguments", "leniency"},
-    {"strict_keywords", "exit_codes", "rule_index", "parameter_filter"},
+    {"lazy", "terminal"},
+    {"errors"},
+    {"files", "machine", "torch_private"},
+    {"arguments"},
+    {"rule_index"},
     {"graph", "optim", "data", "launch", "pages"},
     {"lower", "runtime", "distributed"},
     {"train"},

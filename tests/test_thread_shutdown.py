@@ -66,7 +66,7 @@ def test_a_thread_that_is_in_torch_does_not_abort_the_process(how):
 def test_a_thread_that_sleeps_does_not_keep_the_process():
     code = """
 import threading, time
-from descend.thread_shutdown import join_threads_at_exit
+from descend.machine import join_threads_at_exit
 join_threads_at_exit()
 threading.Thread(target=time.sleep, args=(3600,), name="descend-read", daemon=True).start()
 raise SystemExit(7)

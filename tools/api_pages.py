@@ -89,7 +89,6 @@ _PAGES = {
     "descend.launch": ("ranks", "Ranks and launchers"),
     "descend.launcher": ("ranks", "Ranks and launchers"),
     "descend.errors": ("errors", "Errors"),
-    "descend.exit_codes": ("errors", "Errors"),
     "descend.lazy": ("other", "Other names"),
 }
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.arguments import check_integer, check_number, collect
+from descend.arguments.leniency import Deviation, refused
 from descend.errors import ConfigurationError, StorageError
-from descend.leniency import Deviation, refused
 from descend.train import Callback, Mode
 from descend.train.callback import Beginning, Monitored
 

@@ -6,8 +6,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from descend.display import printable
 from descend.terminal import emit
+from descend.terminal.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -20,7 +20,7 @@ from descend.callbacks.hydrogen_files import (
 )
 from descend.callbacks.name_fields import MODE_WORDS, at_least, modes_of, words
 from descend.errors import ConfigurationError, nearest
-from descend.filenames import escape
+from descend.files import escape
 from descend.graph.fields import described_openly
 from descend.train import Callback
 from descend.train.layers import layer_names

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.errors import StorageError
-from descend.filenames import unescape
+from descend.files import unescape
 from descend.train.layers import plan_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from descend.callbacks.hydrogen_files import as_array
 from descend.callbacks.name_fields import require, require_extra, words
 from descend.data.pictures import png_bytes
 from descend.errors import ConfigurationError, missing_library
-from descend.filenames import escape
+from descend.files import escape
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
 

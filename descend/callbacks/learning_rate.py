@@ -19,12 +19,12 @@ import copy
 import math
 from typing import TYPE_CHECKING, ClassVar
 
+from descend.arguments.leniency import Deviation, refused
 from descend.callbacks.console import say
 from descend.callbacks.name_fields import at_least, words
 from descend.errors import ConfigurationError, Unsupported, warn
 from descend.graph.fields import described_openly
 from descend.launch.trainer_layout import current_trainer
-from descend.leniency import Deviation, refused
 from descend.machine import as_double
 from descend.train import Callback, Mode
 from descend.train.callback import Beginning

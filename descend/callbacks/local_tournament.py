@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.arguments import check_choice
 from descend.arguments import require as require_all
+from descend.arguments.leniency import Deviation, refused
 from descend.callbacks.name_fields import require, words
 from descend.errors import ConfigurationError
 from descend.graph.fields import described_openly
 from descend.launch.trainer_layout import current_trainer
-from descend.leniency import Deviation, refused
 from descend.train import Callback, ExchangeStrategy, Mode
 from descend.train.callback import Beginning
 

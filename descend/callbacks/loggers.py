@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from descend.arguments import check_instance, check_integer, check_path, check_string, require, shown
 from descend.callbacks.name_fields import require_extra
 from descend.callbacks.tensorboard import close_writer, missing_tensorboard, open_writer
-from descend.display import printable
 from descend.errors import ConfigurationError, DescendError, StorageError, missing_library, warn
-from descend.filenames import regular_file
+from descend.files import regular_file
+from descend.terminal.display import printable
 from descend.train import Callback
 from descend.train.callback import Beginning
 from descend.train.param_groups import group_learning_rates

@@ -12,7 +12,7 @@ from descend.callbacks.console import say
 from descend.callbacks.hydrogen_files import as_matrix, column_major, find_weights, read_binary, write_binary
 from descend.callbacks.name_fields import at_least, require, require_extra, words
 from descend.errors import StorageError, Unsupported, missing_library
-from descend.filenames import escape
+from descend.files import escape
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
 from descend.train.layers import plan_of

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from descend import arguments
 from descend.arguments import check_number
+from descend.arguments.leniency import Deviation, refused
 from descend.errors import ConfigurationError, MissingExtra, nearest
-from descend.leniency import Deviation, refused
 from descend.train import Mode
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from descend.private_folder import PrivateFolder, cache_root
+from descend.files.private_folder import PrivateFolder, cache_root
 
 __all__ = ["cache_folder", "is_private", "make_private"]
 

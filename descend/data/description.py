@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from descend.arguments.strict_keywords import StrictKeywords
 from descend.data.transforms import TRANSFORMS
-from descend.strict_keywords import StrictKeywords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

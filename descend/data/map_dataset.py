@@ -20,7 +20,7 @@ from descend.data.counter_rng import key_of, mix
 from descend.data.nested_fields import as_rows, fields_of, form_of
 from descend.data.plain_arrays import plain_sample
 from descend.errors import DataError, DescendError, warn
-from descend.thread_shutdown import join_threads_at_exit
+from descend.machine import join_threads_at_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence

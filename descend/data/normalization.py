@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from descend.arguments import shown
+from descend.arguments.strict_keywords import strict_keywords
 from descend.data.files import FileReader, read
 from descend.data.reader_protocol import Field
 from descend.data.splits import is_split
 from descend.data.wrapped_source import WrappedSource
 from descend.errors import ConfigurationError, DataError, StorageError, nearest
-from descend.strict_keywords import strict_keywords
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

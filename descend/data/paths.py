@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.arguments import shown
-from descend.display import printable, shortened
 from descend.errors import ConfigurationError, DataError
+from descend.terminal.display import printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -6,7 +6,7 @@ import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
-from descend.thread_shutdown import join_threads_at_exit
+from descend.machine import join_threads_at_exit
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

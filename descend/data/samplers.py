@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.arguments import check_bool, check_integer, require, shown
+from descend.arguments.strict_keywords import StrictKeywords
 from descend.data.counter_rng import Draws, key_of
 from descend.data.order import order, permute
 from descend.errors import ConfigurationError, DataError
-from descend.strict_keywords import StrictKeywords
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from descend.arguments import check_integer, is_integer, is_number, require, shown
+from descend.arguments.strict_keywords import strict_keywords
 from descend.data.counter_rng import key_of
 from descend.data.description import ROLES
 from descend.data.files import FileReader, read
@@ -36,7 +37,6 @@ from descend.data.paths import ROLE_WORDS
 from descend.data.tensor_reader import is_array
 from descend.data.wrapped_source import WrappedSource
 from descend.errors import ConfigurationError, DataError, nearest
-from descend.strict_keywords import strict_keywords
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.data.pictures import png_bytes
-from descend.display import printable, shortened
 from descend.terminal import TextTable, aligned
+from descend.terminal.display import printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,12 +7,12 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from descend.arguments import check_bool, check_integer, check_number, check_string, collect
+from descend.arguments.leniency import Deviation, refused
 from descend.data.description import ROLES, DataReader, Reader
 from descend.data.known_readers import READERS
 from descend.data.lbann_readers import REFUSED
 from descend.data.transforms import RESCALES, Transform
 from descend.errors import ConfigurationError, nearest
-from descend.leniency import Deviation, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

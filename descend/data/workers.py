@@ -33,7 +33,7 @@ from descend.data.freed_memory import BatchMemory
 from descend.data.read_threads import share_processors
 from descend.data.shared_slots import CAN_SHARE, SlotReader, SlotWriter
 from descend.errors import ConfigurationError, DataError, DescendError
-from descend.signal_mask import signals_blocked
+from descend.machine import signals_blocked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from descend.filenames import has_folder
+from descend.files import has_folder
 from descend.train.callback import Monitored
 
 if TYPE_CHECKING:

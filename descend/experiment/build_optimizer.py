@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from descend.arguments.leniency import Deviation, refused
 from descend.errors import ConfigurationError, DescendError, Unsupported, nearest, warn
 from descend.lazy import instance_check
-from descend.leniency import Deviation, refused
 from descend.rule_index import rules
 
 if TYPE_CHECKING:

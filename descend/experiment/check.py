@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from descend.arguments.leniency import Deviation, refused
 from descend.callbacks import (
     Checkpoint,
     CosineDecayLearningRate,
@@ -23,7 +24,6 @@ from descend.experiment.micro_batch_unit import evaluation_unit, graph_unit
 from descend.graph import Input, check_optimizer
 from descend.graph import check as check_graph
 from descend.graph.layer import shown
-from descend.leniency import Deviation, refused
 from descend.train import LTFB, BatchedInference, BatchedIterativeOptimizer, Callback, Mode
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import torch
 
 from descend.arguments import shown
 from descend.errors import DescendError, StorageError, table, warn
-from descend.filenames import regular_file, unescape
+from descend.files import regular_file, unescape
 from descend.runtime import Snapshot, flatten, unflatten, verify
 from descend.runtime.checkpoint import optimizer_tensors_of, read_plain_state, weights_of
 from descend.runtime.dtensor import copy_into, from_shard, is_sharded, local_region

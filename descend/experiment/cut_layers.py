@@ -14,8 +14,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from descend.display import printable
 from descend.graph import ChannelwiseFullyConnected, DistEmbedding, Embedding, FullyConnected
+from descend.terminal.display import printable
 from descend.train import BatchedIterativeOptimizer
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from descend.errors import DAMAGED_FILE, ConfigurationError
 from descend.experiment.no_files import NoFiles
 from descend.experiment.run_options import TrainerContext
 from descend.experiment.runner import Result, execute
-from descend.filenames import bounded_text
+from descend.files import bounded_text
 from descend.launch import layout_trainers
 from descend.runtime import seed_of
 

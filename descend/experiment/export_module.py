@@ -10,7 +10,7 @@ import torch
 from descend.errors import ConfigurationError, StorageError, nearest
 from descend.experiment.inspect.memory_estimate import beyond_memory, machine_bytes
 from descend.experiment.saved_weights import evaluated_weights
-from descend.filenames import has_file
+from descend.files import has_file
 from descend.graph import Layer, TorchModel, check, prediction_outputs
 from descend.lower import PlainModule
 from descend.runtime import generator, newest_checkpoint

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
+from descend.arguments.strict_keywords import strict_keywords
 from descend.callbacks.console import quiet
 from descend.experiment.build_fit import FitBuilder
 from descend.experiment.execution import assign_ranks, execute_all
@@ -13,7 +14,6 @@ from descend.experiment.patched_module import device_of
 from descend.experiment.ranks import mute_other_ranks, require_unsharded
 from descend.runtime import process_group
 from descend.runtime.determinism import deterministic_algorithms
-from descend.strict_keywords import strict_keywords
 
 if TYPE_CHECKING:
     import os

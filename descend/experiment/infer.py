@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 
 from descend.arguments import require, shown
+from descend.arguments.strict_keywords import strict_keywords
 from descend.callbacks.console import say
 from descend.data import Loading, brings_batches, open_data
 from descend.data.map_dataset import SampleReader
@@ -30,7 +31,6 @@ from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
 from descend.lazy import instance_check
 from descend.runtime import Communicator
-from descend.strict_keywords import strict_keywords
 from descend.train.activations import ActivationRecorder
 from descend.train.memory import MicroBatchSize, retry_on_oom
 from descend.train.micro_batch import MicroBatch, split_into_micro_batches

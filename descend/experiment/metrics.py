@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from descend.arguments import shown
-from descend.display import printable
 from descend.errors import ConfigurationError, nearest
 from descend.experiment.accumulated_metrics import (
     AccumulatedMetric,
@@ -29,6 +28,7 @@ from descend.experiment.accumulated_metrics import (
 )
 from descend.experiment.losses import NAMED, FunctionLoss, Loss, TorchLoss, loss_of
 from descend.machine import as_double
+from descend.terminal.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

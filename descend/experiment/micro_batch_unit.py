@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from descend.arguments.leniency import Deviation
 from descend.errors import ConfigurationError, warn
-from descend.leniency import Deviation
 from descend.train.memory import part_size
 
 if TYPE_CHECKING:

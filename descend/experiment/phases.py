@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from descend.arguments import check_each, check_integer, check_string, require, shown
+from descend.arguments.parameter_filter import ParameterInfo, matches
+from descend.arguments.strict_keywords import StrictKeywords
 from descend.data.nested_fields import nested
 from descend.errors import ConfigurationError, nearest
 from descend.experiment.build_optimizer import build_optimizer
 from descend.experiment.losses import FunctionLoss, describe
 from descend.experiment.metrics import check_metric_names
 from descend.experiment.module_task import ModuleTask
-from descend.parameter_filter import ParameterInfo, matches
-from descend.strict_keywords import StrictKeywords
 from descend.train.objective import Losses, Ratio
 
 if TYPE_CHECKING:

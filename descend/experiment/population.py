@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.callbacks.console import say
-from descend.errors import DAMAGED_FILE, ConfigurationError, NumericalError, Stopped, StorageError
-from descend.exit_codes import exit_code
+from descend.errors import DAMAGED_FILE, ConfigurationError, NumericalError, Stopped, StorageError, exit_code
 from descend.experiment.no_files import NoFiles
 from descend.experiment.run_options import TrainerContext
 from descend.experiment.run_store import DirectoryStore, facts_of, logging_to
@@ -33,7 +32,7 @@ from descend.experiment.runner import (
     save_stopped,
     saved_after_error,
 )
-from descend.filenames import bounded_text
+from descend.files import bounded_text
 from descend.launch import as_trainer
 from descend.lazy import instance_check
 from descend.runtime import RunDirectory, SignalHandler, good_checkpoints, read_state, within_trainer

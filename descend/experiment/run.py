@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from descend.arguments.strict_keywords import strict_keywords
 from descend.callbacks.console import say
 from descend.experiment.build_experiment import build_experiment, copied, run_seed
 from descend.experiment.check import check
@@ -18,7 +19,6 @@ from descend.experiment.runner import Result
 from descend.graph import TorchModel, Trained
 from descend.runtime import process_group
 from descend.runtime.determinism import deterministic_algorithms
-from descend.strict_keywords import strict_keywords
 
 if TYPE_CHECKING:
     import os

@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.callbacks.console import listening, say
-from descend.errors import DescendError, StorageError
-from descend.exit_codes import exit_code
+from descend.errors import DescendError, StorageError, exit_code
 from descend.experiment.best import monitored_metric
 from descend.experiment.checkpoint import capture
 from descend.experiment.no_files import NoFiles
 from descend.lazy import instance_check
+from descend.machine import __version__
 from descend.runtime import CheckpointManager, Communicator, RunDirectory, SaveRequest, require_storable
 from descend.runtime.determinism import arithmetic_settings
 from descend.train.module_state import tensors_of
-from descend.version import __version__
 
 if TYPE_CHECKING:
     import os

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.display import printable
+from descend.arguments.leniency import Deviation, refused
 from descend.errors import ConfigurationError, NumericalError, Stopped, StorageError, nearest, warn
 from descend.experiment.best import Best, best_epoch, monitored_metric
 from descend.experiment.ranks import require_same_configuration
-from descend.leniency import Deviation, refused
 from descend.runtime import STOPPED, SaveRequest, SignalHandler
 from descend.runtime.directory_lock import DirectoryLost
 from descend.runtime.dtensor import full_tensor
 from descend.runtime.seeds import forked_rng
 from descend.terminal import hold_standard_streams
+from descend.terminal.display import printable
 from descend.train import Event, Mode
 from descend.train.evaluated_weights import write_weights
 from descend.train.evaluation import averages_of, evaluate

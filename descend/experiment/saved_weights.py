@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 
 from descend.arguments import check_bool, check_integer, check_path, is_integer, require
+from descend.arguments.strict_keywords import strict_keywords
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, table
 from descend.experiment.best import best_epoch, monitored_metric, steps_in
 from descend.experiment.checkpoint import as_storage_error, load
 from descend.experiment.ranks import unwrapped
-from descend.filenames import bounded_text, has_file, has_folder
+from descend.files import bounded_text, has_file, has_folder
 from descend.runtime import newest_checkpoint, read_rows, read_weights
 from descend.runtime.dtensor import copy_into
-from descend.strict_keywords import strict_keywords
 from descend.train.callback import Monitored
 from descend.train.module_state import tensors_of
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend import callbacks, data, train
+from descend.arguments.leniency import Deviation, refused
 from descend.errors import ConfigurationError, TextError
 from descend.experiment.experiment import Experiment
 from descend.graph import CLASSES, Model, TorchModel, text
-from descend.leniency import Deviation, refused
 from descend.train.population.ltfb import VARIANTS
 from descend.train.stopping import limits_of
 

@@ -20,6 +20,7 @@ from collections import defaultdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from descend.arguments.leniency import Deviation
 from descend.errors import GraphError
 from descend.graph.bulk import gc_paused
 from descend.graph.checking.nodes import NodeGraph
@@ -31,7 +32,6 @@ from descend.graph.enums import DataType
 from descend.graph.metrics import Metric
 from descend.graph.order import cycles, topological
 from descend.graph.plan import Plan, PlannedLayer
-from descend.leniency import Deviation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

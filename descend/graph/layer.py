@@ -21,13 +21,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, ClassVar
 
+from descend.arguments.leniency import Deviation, refused
 from descend.errors import ConfigurationError, WrongType, nearest
 from descend.graph.enums import DataType
 from descend.graph.exported import Exported
 from descend.graph.fields import FieldType, annotation_of, described, field_types, refuse_unknown, take_all
 from descend.graph.layer_kind import Incoming, LayerKind, Shape, WeightSlot, shown
 from descend.graph.weights import Weights
-from descend.leniency import Deviation, refused
 
 __all__ = ["Incoming", "Layer", "ParallelStrategy", "Setting", "Shape", "WeightSlot", "check_layer", "refuses", "shown"]
 

@@ -26,10 +26,10 @@ import math
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
+from descend.arguments.strict_keywords import canonical_names
 from descend.errors import ConfigurationError, GraphError, warn
 from descend.graph.exported import Exported
 from descend.graph.fields import described, field_types
-from descend.strict_keywords import canonical_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable

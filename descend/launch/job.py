@@ -19,8 +19,8 @@ from descend.arguments import (
     require,
     shown,
 )
-from descend.display import printable
 from descend.errors import ConfigurationError
+from descend.terminal.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

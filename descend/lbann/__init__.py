@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from descend import lazy
-from descend.version import __version__ as __version__
+from descend.machine import __version__ as __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable

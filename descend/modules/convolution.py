@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from descend.arguments.strict_keywords import also_takes
 from descend.graph import Convolution, Deconvolution
 from descend.modules.module import Module, activated, fill_weights
-from descend.strict_keywords import also_takes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

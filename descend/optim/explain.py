@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from descend.display import printable
 from descend.errors import RuleError
 from descend.optim.engine.settings import GroupSettings, number, resolve, rule_fields
 from descend.optim.engine.step_inputs import LOW_PRECISION, named_entries, names_of, template
 from descend.terminal import TextTable, aligned
+from descend.terminal.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

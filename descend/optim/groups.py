@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor, nn
 
 from descend.arguments import check_number, require
+from descend.arguments.parameter_filter import ParameterInfo, matches
+from descend.arguments.strict_keywords import strict_keywords
 from descend.errors import RuleError, nearest
-from descend.parameter_filter import ParameterInfo, matches
-from descend.strict_keywords import strict_keywords
 from descend.torch_private import norm_class
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, cast
 
+from descend.arguments.strict_keywords import canonical_names
 from descend.errors import RuleError
 from descend.optim.engine.settings import aliases_of, describe_options, rule_fields, unknown_option
 from descend.optim.optimizer import Optimizer
-from descend.strict_keywords import canonical_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

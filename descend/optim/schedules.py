@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
+from descend.arguments.strict_keywords import StrictKeywords
 from descend.errors import RuleError, nearest
-from descend.strict_keywords import StrictKeywords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

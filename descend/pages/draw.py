@@ -17,8 +17,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
-from descend.display import printable
 from descend.errors import DescendError, Unsupported, missing_library
+from descend.terminal.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

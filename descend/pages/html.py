@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup
 
-from descend.display import printable
 from descend.pages.chart import vega_lite
 from descend.pages.draw import MISSING, drawn_or_nothing, is_installed
 from descend.pages.legend import LegendEntry, split_legend
 from descend.pages.parts import DeferredFigure, Figure, Section, Table
+from descend.terminal.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

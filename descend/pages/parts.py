@@ -7,7 +7,7 @@ import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from descend.display import printable
+from descend.terminal.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -1,7 +1,7 @@
 """Writes SVG: one document, with every text and attribute escaped.
 
-Text comes from files and users: control characters are written as escapes (`descend.display.printable`), and what XML
-gives a meaning (`<`, `>`, `&`, quotes) as entities.
+Text comes from files and users: control characters are written as escapes (`descend.terminal.display.printable`), and
+what XML gives a meaning (`<`, `>`, `&`, quotes) as entities.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 
-from descend.display import printable
+from descend.terminal.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.errors import DAMAGED_FILE, StorageError, warn
-from descend.filenames import escape, regular_file, unescape
+from descend.files import escape, regular_file, unescape
+from descend.machine import __version__
 from descend.runtime.run_directory import write_beside
 from descend.runtime.safetensors_io import check_layout, damaged_tensors, write_tensors
 from descend.runtime.shards import TensorFiles
-from descend.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 import torch
 
 from descend.errors import DAMAGED_FILE, StorageError, warn
-from descend.filenames import bounded_text, has_file, has_folder
+from descend.files import bounded_text, has_file, has_folder
 from descend.runtime.checkpoint import (
     StagedShards,
     newest_checkpoint,

@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, StorageError
-from descend.filenames import bounded_text, regular_file
+from descend.files import bounded_text, regular_file
 
 try:
     import fcntl

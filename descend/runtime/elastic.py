@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend import torch_private
 from descend.errors import LostPeer
-from descend.signal_mask import STOP_SIGNALS
+from descend.machine import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

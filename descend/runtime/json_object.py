@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from descend.arguments import shown
 from descend.errors import StorageError
-from descend.filenames import regular_file
+from descend.files import regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

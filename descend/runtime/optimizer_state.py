@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from descend.errors import StorageError, table
-from descend.filenames import escape
+from descend.files import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

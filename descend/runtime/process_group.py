@@ -23,9 +23,9 @@ from torch.distributed.rendezvous import rendezvous
 from descend import torch_private
 from descend.errors import ConfigurationError, LostPeer
 from descend.launch import detect, timeout_seconds
+from descend.machine import join_threads_at_exit
 from descend.runtime.communicator import Communicator
 from descend.runtime.watchdog import Watchdog
-from descend.thread_shutdown import join_threads_at_exit
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from descend.filenames import bounded_lines, has_file
+from descend.files import bounded_lines, has_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

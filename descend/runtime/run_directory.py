@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, warn
-from descend.filenames import bounded_text, has_file
+from descend.files import bounded_text, has_file
 from descend.runtime.directory_lock import OWNER, DirectoryLock, is_stale_lock
 from descend.runtime.rows import RESTART, are_readable, read_rows
 

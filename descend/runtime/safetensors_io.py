@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.errors import DAMAGED_FILE, StorageError, Unsupported
-from descend.filenames import unescape
+from descend.files import unescape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

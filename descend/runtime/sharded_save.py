@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import StorageError
-from descend.filenames import escape
+from descend.files import escape
 from descend.runtime.checkpoint import StagedShards, file_problems
 from descend.runtime.checkpoint_manager import RETRY_SECONDS, first_not_finite
 from descend.runtime.dtensor import is_sharded, local_shard

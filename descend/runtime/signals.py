@@ -6,7 +6,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
-from descend.signal_mask import STOP_SIGNALS
+from descend.machine import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from descend.command_group import CommandGroup
 from descend.terminal import TextTable, write
+from descend.terminal.command_group import CommandGroup
 
 if TYPE_CHECKING:
     from descend.study.design.study import Study

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from descend.arguments import check_instance, check_integer, check_string, collect, require, shown
+from descend.arguments.strict_keywords import strict_keywords
 from descend.data.splits import data_of_roles
 from descend.errors import ConfigurationError, DescendError, nearest
 from descend.experiment.build_optimizer import build_optimizer
 from descend.experiment.losses import looked_at
 from descend.runtime.seeds import forked_rng
-from descend.strict_keywords import strict_keywords
 from descend.study.code import code_hashes
 from descend.study.design.arm import Arm, arm
 from descend.study.design.parameter_roles import unmatched

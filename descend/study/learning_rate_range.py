@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from descend.arguments import check_integer, check_number, check_path, require
+from descend.arguments.strict_keywords import strict_keywords
 from descend.errors import ConfigurationError
 from descend.experiment.fit import device_of, fit
 from descend.pages.chart import Axis, Chart, Line, vega_lite
@@ -31,7 +32,6 @@ from descend.pages.draw import draw, is_installed
 from descend.runtime import write_beside
 from descend.runtime.dtensor import is_sharded
 from descend.runtime.seeds import forked_rng
-from descend.strict_keywords import strict_keywords
 from descend.train import Callback, Steps
 from descend.train.param_groups import set_option
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError
-from descend.filenames import bounded_text, has_file
+from descend.files import bounded_text, has_file
 from descend.runtime.run_directory import write_beside
 from descend.study.analysis import median
 from descend.study.design.lint import Remark

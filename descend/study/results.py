@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from descend.display import printable
 from descend.errors import Refused
 from descend.study.analysis import (
     Cost,
@@ -37,6 +36,7 @@ from descend.study.lineage import TuningRound, lint_rounds
 from descend.study.running.plan import Cell, cells, confirmed, natural, needed, pending, planned, score, winner
 from descend.study.running.trial import RETRIED, Record
 from descend.terminal import TextTable, aligned
+from descend.terminal.display import printable
 from descend.train.metric_direction import range_of
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from descend.errors import ConfigurationError, Refused
-from descend.filenames import has_file, regular_file
+from descend.files import has_file, regular_file
 from descend.runtime.run_directory import write_beside
 from descend.study.analysis.intervals import median
 from descend.study.analysis.profiles import LIMIT, PerformanceProfile, performance_profiles, time_of_searches

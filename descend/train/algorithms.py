@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.arguments import check_instance, require
+from descend.arguments.strict_keywords import StrictKeywords
 from descend.errors import ConfigurationError
-from descend.strict_keywords import StrictKeywords
 from descend.train.stopping import (
     AnyOf,
     AnyOfLimits,

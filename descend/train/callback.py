@@ -11,8 +11,8 @@ import inspect
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
+from descend.arguments.strict_keywords import StrictKeywords
 from descend.errors import ConfigurationError, nearest
-from descend.strict_keywords import StrictKeywords
 from descend.train.events import Event
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from descend.arguments import check_bool, check_integer, check_number, check_string, require
+from descend.arguments.strict_keywords import StrictKeywords
 from descend.errors import ConfigurationError
-from descend.strict_keywords import StrictKeywords
 from descend.train.metric_direction import direction_of, unknown_direction
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.arguments import check_integer, require
+from descend.arguments.strict_keywords import StrictKeywords
 from descend.errors import ConfigurationError
-from descend.strict_keywords import StrictKeywords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

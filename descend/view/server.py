@@ -21,9 +21,9 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, cast
 
-from descend.display import printable, shortened
 from descend.errors import ConfigurationError
 from descend.pages.html import Live, figure_body
+from descend.terminal.display import printable, shortened
 from descend.view.subjects import home_page, home_stamp
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from descend.arguments.strict_keywords import also_takes
 from descend.errors import ConfigurationError
 from descend.graph import (
     Add,
@@ -26,7 +27,6 @@ from descend.graph import (
     Weights,
 )
 from descend.modules import ConvolutionModule, FullyConnectedModule, Module
-from descend.strict_keywords import also_takes
 
 if TYPE_CHECKING:
     from descend.graph import Layer

@@ -3,12 +3,12 @@
 import pytest
 
 import descend
+from descend.arguments.leniency import lenient
 from descend.errors import ConfigurationError
 from descend.experiment.check import check as check_experiment
 from descend.experiment.experiment import Experiment
 from descend.experiment.micro_batch_unit import graph_unit, last_group, tell_of_whole_groups
 from descend.graph import check
-from descend.leniency import lenient
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import xml.etree.ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from descend.display import printable
 from descend.pages.svg import NAMESPACE, attribute, document, text
+from descend.terminal.display import printable
 
 
 @given(st.text())

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from descend.arguments.leniency import Deviation, allowed
 from descend.data.formats.python_processes import SampleTaker
 from descend.data.reader_protocol import Field, Format
 from descend.errors import ConfigurationError, DataError, warn
-from descend.leniency import Deviation, allowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

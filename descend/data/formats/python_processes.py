@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from descend.arguments.leniency import lenient
 from descend.errors import DataError
 from descend.lazy import registered
-from descend.leniency import lenient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

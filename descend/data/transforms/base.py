@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from descend.arguments.strict_keywords import StrictKeywords
 from descend.errors import ConfigurationError
-from descend.strict_keywords import StrictKeywords
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,9 +21,9 @@ from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from descend.display import printable
 from descend.errors import StorageError, Unsupported
 from descend.pages import svg
+from descend.terminal.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

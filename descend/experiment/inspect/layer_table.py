@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from descend.display import printable
 from descend.terminal import TextTable, aligned
+from descend.terminal.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from descend.arguments import shown
 from descend.errors import ConfigurationError, StorageError
-from descend.filenames import regular_file
+from descend.files import regular_file
 from descend.pages.svg import NAMESPACE, document, text
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from descend.display import printable
+from descend.terminal.display import printable
 
 if TYPE_CHECKING:
     from descend.experiment.run import Result

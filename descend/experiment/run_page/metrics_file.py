@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from descend.experiment.run_page.metrics import RunMetrics
-from descend.filenames import regular_file
+from descend.files import regular_file
 
 if TYPE_CHECKING:
     from io import BufferedReader

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.arguments import shown
-from descend.display import shortened
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError
 from descend.experiment.run_page.metrics import Passes, RunMetrics, is_count, is_number
 from descend.experiment.run_page.metrics_file import MetricsFile
-from descend.filenames import has_file, has_folder, regular_file
+from descend.files import has_file, has_folder, regular_file
 from descend.runtime.directory_lock import OWNER
 from descend.runtime.json_object import CheckedFields, read_json, without_repeats
+from descend.terminal.display import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

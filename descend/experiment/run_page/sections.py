@@ -6,12 +6,12 @@ import math
 import shlex
 from typing import TYPE_CHECKING
 
-from descend.display import shortened
 from descend.errors import DescendError
 from descend.experiment.run_page.read import short
-from descend.filenames import has_file
+from descend.files import has_file
 from descend.pages.chart import Axis, Chart, Line
 from descend.pages.parts import Drawing, Figure, Section, Table
+from descend.terminal.display import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

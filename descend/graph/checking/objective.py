@@ -6,12 +6,12 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from descend.arguments.leniency import Deviation
+from descend.arguments.parameter_filter import ParameterInfo, matches
 from descend.errors import nearest
 from descend.graph.checking.problems import name_of
 from descend.graph.metrics import Metric
 from descend.graph.plan import PlannedL2, PlannedMetric, PlannedObjective, PlannedTerm
-from descend.leniency import Deviation
-from descend.parameter_filter import ParameterInfo, matches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from descend.arguments.leniency import refused
 from descend.errors import nearest
-from descend.leniency import refused
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from descend.arguments.leniency import Deviation
     from descend.graph.layer import Layer
     from descend.graph.weights import Weights
-    from descend.leniency import Deviation
 
 __all__ = ["ProblemList", "listed", "name_of"]
 

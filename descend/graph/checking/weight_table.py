@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from descend.arguments.leniency import Deviation
 from descend.graph.checking.problems import listed, name_of
 from descend.graph.enums import DataType
 from descend.graph.initializer_checks import initializer_problems
@@ -12,7 +13,6 @@ from descend.graph.layer import Incoming, shown
 from descend.graph.optimizers import NoOptimizer
 from descend.graph.plan import PlannedWeights
 from descend.graph.weights import ConstantInitializer, Weights
-from descend.leniency import Deviation
 
 if TYPE_CHECKING:
     from descend.graph.checking.nodes import LayerNode

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from descend.graph.layer import Incoming, Shape
-from descend.leniency import Deviation
+from descend.arguments.leniency import Deviation
 
 __all__ = [
     "BatchNormalization",

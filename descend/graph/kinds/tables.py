@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from descend.arguments.leniency import Deviation
 from descend.errors import GraphError
 from descend.graph.layer import Layer, WeightSlot, refuses
 from descend.graph.optimizers import SGD
 from descend.graph.weights import NormalInitializer
-from descend.leniency import Deviation
 
 if TYPE_CHECKING:
     from descend.graph.layer import Incoming, Shape

@@ -7,11 +7,11 @@ from itertools import accumulate, pairwise
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
+from descend.arguments.leniency import Deviation
 from descend.errors import GraphError
 from descend.graph.kinds.base import Entrywise, SameShape, per_dimension, window_shape
 from descend.graph.kinds.linear_and_convolution import Window, check_channels_first
 from descend.graph.layer import Incoming, Layer, Shape, refuses, shown
-from descend.leniency import Deviation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import TextError, nearest
-from descend.filenames import regular_file
+from descend.files import regular_file
 from descend.graph.text.parser import MAX_BYTES, MAX_DEPTH, check_size, most_bytes, parse_text
 from descend.graph.text.schema import MessageInfo, message_info, pool
 from descend.graph.text.source_map import Parsed, SourceMap

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from descend import lazy
-from descend.display import printable
 from descend.errors import ConfigurationError
-from descend.exit_codes import main as exit_with_code
+from descend.errors import main as exit_with_code
 from descend.lbann.driver.command_line import parse
 from descend.lbann.driver.options import IMPORT_VARIABLE, help_text
 from descend.terminal import emit
+from descend.terminal.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,8 +54,8 @@ def drive(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         sys.stdout.write(help_text())
         return
     files = files_of(line)
+    from descend.arguments.leniency import lenient
     from descend.lbann.driver.run import run
-    from descend.leniency import lenient
 
     let_readers_import_lbann()
     lazy.provide("begin_reading_process", lambda: let_readers_import_lbann)

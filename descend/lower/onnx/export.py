@@ -14,7 +14,7 @@ from descend.lower.onnx import elementwise as numbers
 from descend.lower.onnx import integers, operators, shapes
 from descend.lower.onnx import linear as dense
 from descend.lower.onnx.graph_exporter import OPSET, GraphExporter, exporter
-from descend.version import __version__
+from descend.machine import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -1,8 +1,8 @@
 """The compile cache: compiles kernels in background processes, stores and loads them.
 
-A kernel is compiled in a process of its own and stored in the user's cache (`descend/private_folder.py`), which no
-other user can write. The training process only loads what was stored, which takes milliseconds. No failure ends a run:
-where the cache cannot be used, kernels live as long as this process; where one cannot be compiled or loaded, its
+A kernel is compiled in a process of its own and stored in the user's cache (`descend/files/private_folder.py`), which
+no other user can write. The training process only loads what was stored, which takes milliseconds. No failure ends a
+run: where the cache cannot be used, kernels live as long as this process; where one cannot be compiled or loaded, its
 optimizer runs eagerly. One line says either.
 """
 
@@ -27,9 +27,9 @@ from typing import IO, TYPE_CHECKING, Any
 import torch
 
 from descend.errors import RuleError, warn
-from descend.filenames import regular_file
+from descend.files import regular_file
+from descend.files.private_folder import PrivateFolder, cache_root
 from descend.optim.compiler.nvrtc import NvrtcError, library
-from descend.private_folder import PrivateFolder, cache_root
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

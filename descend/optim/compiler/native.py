@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from descend.files.private_folder import load_library
 from descend.optim.compiler.cache import THREADS, CompileJob, compile_command, compiler, key_of
 from descend.optim.compiler.codegen_cpp import emit_cpp
 from descend.optim.compiler.codegen_matrix import emit_matrices
 from descend.optim.compiler.trace import from_structure
-from descend.private_folder import load_library
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from descend.files.private_folder import load_library
 from descend.optim.compiler.cache import THREADS, CompileJob, compile_command, compiler, key_of
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
-from descend.private_folder import load_library
 from descend.torch_private import tensor_address, version_counter
 
 if TYPE_CHECKING:

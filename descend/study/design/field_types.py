@@ -15,12 +15,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, Validat
 from pydantic_core import to_jsonable_python
 
 from descend.arguments import shown
-from descend.display import printable
 from descend.errors import ConfigurationError, nearest
 from descend.study.design.arm import Arm, arm, no_setting
 from descend.study.design.sampling import SAMPLERS
 from descend.study.design.space import plain
 from descend.study.design.workload import FORMS, RecordedWorkload, check_form
+from descend.terminal.display import printable
 
 __all__ = [
     "Arms",

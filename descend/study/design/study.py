@@ -32,7 +32,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from descend.arguments import check_path, require, shown
 from descend.errors import ConfigurationError, nearest
-from descend.filenames import regular_file
+from descend.files import regular_file
 from descend.study.design.field_types import (
     Arms,
     BatchSizes,

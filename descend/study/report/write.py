@@ -19,13 +19,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from descend.display import printable
 from descend.errors import StorageError
 from descend.pages.html import Live, Numbered, number, page
 from descend.pages.parts import Table, as_csv, as_latex, neutral
 from descend.runtime.run_directory import write_beside
 from descend.study.report import tables
 from descend.study.report.sections import sections
+from descend.terminal.display import printable
 
 if TYPE_CHECKING:
     import os

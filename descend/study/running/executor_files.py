@@ -9,7 +9,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from descend.errors import DAMAGED_FILE, StorageError
-from descend.filenames import bounded_text
+from descend.files import bounded_text
 from descend.study.running.storage import storage_errors
 
 if TYPE_CHECKING:

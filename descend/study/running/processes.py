@@ -23,8 +23,8 @@ from torch import nn
 
 from descend.errors import DescendError, Stopped, warn
 from descend.launch import cores
+from descend.machine import STOP_SIGNALS, signals_blocked
 from descend.runtime import SignalHandler
-from descend.signal_mask import STOP_SIGNALS, signals_blocked
 from descend.study.running.scores import Scorer
 from descend.study.running.sequential import run_sequentially, run_trial
 from descend.study.running.trial import Record, Trial

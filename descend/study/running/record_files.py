@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from descend.errors import StorageError
-from descend.filenames import MAX_LINE, bounded_lines
+from descend.files import MAX_LINE, bounded_lines
 from descend.study.running.storage import storage_errors
 from descend.study.running.trial import RETRIED, Record
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from descend.arguments import require, shown
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError
-from descend.filenames import bounded_text
+from descend.files import bounded_text
+from descend.machine import __version__
 from descend.runtime.json_object import without_repeats
 from descend.runtime.run_directory import write_beside
 from descend.study.design.study import Study, make_study
 from descend.study.design.workload import RecordedWorkload, check_form
-from descend.version import __version__
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from descend.private_folder import PrivateFolder, cache_root
+from descend.files.private_folder import PrivateFolder, cache_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

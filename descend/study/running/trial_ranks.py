@@ -13,8 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import DescendError, Stopped
-from descend.exit_codes import main
+from descend.errors import DescendError, Stopped, main
 from descend.launch import detect, local
 from descend.runtime import SignalHandler
 from descend.runtime.run_directory import write_beside

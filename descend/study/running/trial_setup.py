@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError
-from descend.filenames import escape
+from descend.files import escape
 from descend.machine import memory_bytes
 from descend.study.design.needs import Needs
 

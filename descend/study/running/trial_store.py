@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from descend.arguments import check_path, require
 from descend.errors import ConfigurationError, StorageError
-from descend.filenames import has_folder
+from descend.files import has_folder
 from descend.runtime.directory_lock import DirectoryLost, HeldFolder
 from descend.study.running.executor_files import ExecutorFiles
 from descend.study.running.record_files import RecordFiles

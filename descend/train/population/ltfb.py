@@ -15,8 +15,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from descend.arguments import check_integer, require
+from descend.arguments.strict_keywords import StrictKeywords
 from descend.errors import ConfigurationError, nearest
-from descend.strict_keywords import StrictKeywords
 from descend.train.algorithms import BatchedIterativeOptimizer, TrainingAlgorithm
 
 if TYPE_CHECKING:

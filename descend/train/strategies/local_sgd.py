@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from descend.arguments import check_bool, check_integer, check_number, require
+from descend.arguments.strict_keywords import StrictKeywords
 from descend.runtime import flatten, unflatten
-from descend.strict_keywords import StrictKeywords
 from descend.train.optimizers.state import OptimizerState
 from descend.train.strategies.own_gradients import OwnGradients, OwnGradientsDescription
 

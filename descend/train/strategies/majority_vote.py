@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from descend.arguments.strict_keywords import StrictKeywords
 from descend.errors import ConfigurationError, Unsupported
-from descend.strict_keywords import StrictKeywords
 from descend.train.strategies.own_gradients import OwnGradients, OwnGradientsDescription
 
 if TYPE_CHECKING:

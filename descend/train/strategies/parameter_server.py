@@ -21,10 +21,10 @@ import numpy as np
 import torch
 
 from descend import errors
+from descend.arguments.strict_keywords import StrictKeywords
 from descend.data import Batch, Batches
 from descend.data.map_dataset import SampleReader
 from descend.errors import ConfigurationError, DescendError, LostPeer, Unsupported
-from descend.strict_keywords import StrictKeywords
 from descend.train.algorithms import BatchedIterativeOptimizer
 from descend.train.callback import Callbacks
 from descend.train.events import Event

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from descend.arguments import check_integer, require
+from descend.arguments.strict_keywords import StrictKeywords
 from descend.runtime.dtensor import shard_like
-from descend.strict_keywords import StrictKeywords
 from descend.train.optimizers.state import unsharded
 from descend.train.optimizers.zero import ZeroRedundancyOptimizer
 from descend.train.strategies.base import StrategyDescription, divisor_of

@@ -13,8 +13,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from descend.arguments.leniency import Deviation, refused
 from descend.errors import ConfigurationError, nearest
-from descend.leniency import Deviation, refused
 
 __all__ = ["Damping", "FactorSettings", "Numbers", "UpdateInterval", "as_text"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from descend.arguments.leniency import Deviation, refused
 from descend.errors import ConfigurationError
-from descend.leniency import Deviation, refused
 from descend.train.objective import Ratio
 from descend.train.transforms.base import GradientTransform
 

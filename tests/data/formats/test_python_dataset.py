@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from descend.arguments.leniency import lenient
 from descend.data import DataReader, Reader, open_readers
 from descend.data.description import PythonDatasetReader
 from descend.data.formats.python_dataset import KEY_VARIABLE
 from descend.errors import ConfigurationError, DataError
-from descend.leniency import lenient
 
 KEY = "a key of this test"
 

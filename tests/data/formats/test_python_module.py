@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from descend.arguments.leniency import lenient
 from descend.data import DataReader, Reader, open_readers
 from descend.data.description import PythonDataReader
 from descend.data.formats.python_module import imported, shape_of
 from descend.errors import ConfigurationError, DataError
-from descend.leniency import lenient
 
 MODULE = """
 import numpy as np

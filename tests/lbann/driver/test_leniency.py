@@ -4,9 +4,9 @@ import pytest
 
 import descend
 import descend.graph as g
+from descend.arguments.leniency import lenient
 from descend.callbacks import Checkpoint, DropFixedLearningRate, SetLearningRate
 from descend.errors import ConfigurationError, NumericalError
-from descend.leniency import lenient
 from tests.lbann.driver.programs import experiment, run, write
 
 EVALUATED = 'callback { check_metric { metric: "size" lower_bound: 0 upper_bound: 100 error_on_failure: true } }'

@@ -23,13 +23,13 @@ from system_needs import needs_compiler
 
 import descend.optim
 from descend.errors import RuleError
+from descend.files.private_folder import PrivateFolder, load_library
 from descend.optim.compiler import cache as kernels
 from descend.optim.compiler import native
 from descend.optim.compiler.trace import trace
 from descend.optim.engine import arena_manager
 from descend.optim.engine.settings import GroupSettings
 from descend.optim.rules import Rule
-from descend.private_folder import PrivateFolder, load_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable

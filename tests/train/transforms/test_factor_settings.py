@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from descend.arguments.leniency import lenient
 from descend.errors import ConfigurationError
-from descend.leniency import lenient
 from descend.train.transforms.factor_settings import Damping, FactorSettings, UpdateInterval, as_text
 
 

@@ -16,7 +16,7 @@ from other_users import VICTIM, as_user, needs_root, status_of
 
 import descend
 from descend.errors import DescendError, TextError
-from descend.filenames import (
+from descend.files import (
     bounded_lines,
     bounded_text,
     escape,

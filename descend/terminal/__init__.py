@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from descend.display import printable
+from descend.terminal.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from descend.display import MAX_LINE, printable, shortened
+from descend.terminal.display import MAX_LINE, printable, shortened
 
 
 @pytest.mark.parametrize("text", ["", "conv1", "größe/層_1", "a b", "«x» 3 × 3 → ✓", "👍"])

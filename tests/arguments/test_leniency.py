@@ -1,6 +1,6 @@
 import pytest
 
-from descend.leniency import Deviation, lenient, refused
+from descend.arguments.leniency import Deviation, lenient, refused
 
 
 def test_outside_every_deviation_is_refused_in_silence(recwarn):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typer.core import TyperGroup
 
-from descend.display import printable
+from descend.terminal.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

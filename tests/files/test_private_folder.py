@@ -15,7 +15,7 @@ import pytest
 from other_users import ATTACKER, VICTIM, as_user, needs_root, status_of
 from system_needs import needs_compiler
 
-from descend.private_folder import PrivateFolder, cache_root, load_library
+from descend.files.private_folder import PrivateFolder, cache_root, load_library
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import torch
 
 import descend
 from descend import errors
+from descend.arguments.strict_keywords import strict_keywords
 from descend.data.transforms import Scale
 from descend.errors import ConfigurationError
-from descend.strict_keywords import strict_keywords
 
 
 @pytest.mark.parametrize(
