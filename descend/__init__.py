@@ -153,8 +153,31 @@ def _message_classes() -> Callable[..., Any]:
     return classes
 
 
+def _refused_optimizers() -> Callable[..., Any]:
+    from descend.compat import torch_optim
+
+    return lambda: torch_optim.REFUSED
+
+
 lazy.provide("plain_module", _plain_module)  # for Model.to_torch
 lazy.provide("message_classes", _message_classes)  # for graph.from_text, since a model's callbacks are an upper room's
+lazy.provide("refused_optimizers", _refused_optimizers)  # why descend.optim lacks a name of torch's
+
+# Names that annexes have, in the rooms whose users look for them there.
+lazy.offer(
+    "descend.optim",
+    {
+        "GluonTrainer": "descend.compat.mxnet.gluon",
+        "from_library": "descend.compat",
+        "schedule_from_library": "descend.compat",
+    },
+)
+lazy.moved(
+    {
+        "descend.optim.compat": "descend.compat",
+        "descend.optim.conformance": "descend.conformance",
+    }
+)
 
 
 def __getattr__(name: str) -> Any:

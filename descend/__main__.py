@@ -630,7 +630,7 @@ def conformance(
     """
     from types import ModuleType
 
-    from descend.optim.conformance import arguments, examine, load, survey
+    from descend.conformance import arguments, examine, load, survey
 
     sys.path.insert(0, str(Path.cwd()))  # so that classes in the working directory are found
     found = load(target)

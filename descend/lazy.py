@@ -157,6 +157,6 @@ def moved(paths: Mapping[str, str]) -> None:
     """Let modules, and all in them, be imported by their old paths too.
 
     Args:
-        paths: The path of today by the old one, such as {"descend.optim.compat": "descend.compat"}.
+        paths: The path of today by the old one, such as {"descend.compat": "descend.compat"}.
     """
     sys.meta_path.insert(0, _MovedModules(paths))  # before a search in the folder of the package at the new path

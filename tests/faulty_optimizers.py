@@ -1,4 +1,4 @@
-"""Optimizers that are each broken in one way, and what finds it: inputs of the tests of `descend.optim.conformance`."""
+"""Optimizers that are each broken in one way, and what finds it: inputs of the tests of `descend.conformance`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 import descend.optim
-from descend.optim.conformance import Verdict, examine
+from descend.conformance import Verdict, examine
 
 ROOT = Path(__file__).parents[1]
 

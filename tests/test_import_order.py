@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import descend  # noqa: F401  # says what annexes offer
+from descend import lazy
+
 PACKAGE = Path(__file__).parent.parent / "descend"
 
 # A room may import itself, the rooms of earlier lines, and nothing else. Rooms of one line never import each other.
@@ -21,12 +24,15 @@ ORDER = [
     {"train"},
     {"callbacks"},
     {"experiment"},
+    {"compat", "conformance"},
     {"launcher", "modules"},
     {"zoo", "onnx"},
     {"study", "models"},
     {"lbann", "view"},
     {"__main__", "__init__"},
 ]
+ANNEXES = {"compat", "conformance", "lbann", "onnx", "pages", "study", "view", "zoo"}
+OFFERS = {(name, module) for names in lazy._OFFERED.values() for name, module in names.items()}
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 
 
@@ -36,9 +42,13 @@ def room_of(path: Path) -> str:
 
 
 def imported_rooms(path: Path) -> list[tuple[int, str]]:
-    """Every `descend.ROOM` that a file imports, with its line."""
+    """Every `descend.ROOM` that a file imports, with its line; but for names that an annex offers in a room."""
+    tree = ast.parse(path.read_text())
+    offers = {id(node) for block in offer_blocks(tree) for node in block.body}
     found: list[tuple[int, str]] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree):
+        if id(node) in offers:
+            continue
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: write the whole name, not a relative import"
             names = (
@@ -55,6 +65,22 @@ def imported_rooms(path: Path) -> list[tuple[int, str]]:
             if parts[0] == "descend":
                 found.append((node.lineno, parts[1] if len(parts) > 1 and parts[1] in LEVEL else "__init__"))
     return found
+
+
+def offer_blocks(tree: ast.Module) -> list[ast.If]:
+    """Imports for type checkers alone of the names that `descend/__init__.py` lets a package have from an annex."""
+    return [
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and offers_alone(node)
+    ]
+
+
+def offers_alone(block: ast.If) -> bool:
+    names = [
+        (node.module, alias.name) for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
+    return all((name, module) in OFFERS for module, name in names)
 
 
 def named_by_string(node: ast.Call | ast.Subscript) -> list[str]:
@@ -82,6 +108,12 @@ def wrong_imports(path: Path) -> list[str]:
 
 def test_imports_go_one_way():
     wrong = [sentence for path in sorted(PACKAGE.rglob("*.py")) for sentence in wrong_imports(path)]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_the_core_imports_no_annex():
+    core = [path for path in sorted(PACKAGE.rglob("*.py")) if room_of(path) not in {*ANNEXES, "__init__", "__main__"}]
+    wrong = [f"{path}:{line} imports {room}" for path in core for line, room in imported_rooms(path) if room in ANNEXES]
     assert not wrong, "\n" + "\n".join(wrong)
 
 

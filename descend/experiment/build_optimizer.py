@@ -104,10 +104,11 @@ def _runner_for(devices: Collection[str]) -> str:
 
 def _options_of(description: Any) -> dict[str, Any]:
     """The options of a group for a description of LBANN's."""
-    from descend.optim.compat import recipe_from_library
+    from descend.optim.descriptions import group_options
 
-    values = {field.name: getattr(description, field.name) for field in fields(description)}
-    return recipe_from_library("lbann", type(description).__name__, values).options()
+    return group_options(
+        type(description).__name__, {field.name: getattr(description, field.name) for field in fields(description)}
+    )
 
 
 def _trained(module: torch.nn.Module) -> Named:

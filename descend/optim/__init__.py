@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from descend.errors import nearest
-from descend.lazy import lazy_names
+from descend.lazy import lazy_names, registered
 from descend.optim import groups, named_optimizers, rules, schedules
 from descend.optim.explain import Explanation, explain
 from descend.optim.named_optimizers import *  # noqa: F403  # every optimizer by its name
@@ -13,9 +13,9 @@ from descend.optim.optimizer import Optimizer
 from descend.optim.optimizer_class import face, optimizer_class
 from descend.optim.rules.base import Rule
 
-if TYPE_CHECKING:
-    from descend.optim.compat import from_library, schedule_from_library
-    from descend.optim.compat.mxnet.gluon import GluonTrainer
+if TYPE_CHECKING:  # an annex offers these; see descend/__init__.py
+    from descend.compat import from_library, schedule_from_library
+    from descend.compat.mxnet.gluon import GluonTrainer
 
 __all__ = [
     "Explanation",
@@ -38,13 +38,8 @@ def _hint(name: str) -> str:
     """Why there is no such name, as torch's `Adagrad`, or the nearest one."""
     if name.startswith("_"):
         return ""
-    from descend.optim.compat.torch_optim import REFUSED
+    refused = registered("refused_optimizers")
+    return f": {refused()[name]}" if refused and name in refused() else nearest(name, __all__)
 
-    return f": {REFUSED[name]}" if name in REFUSED else nearest(name, __all__)
 
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {"compat": ("from_library", "schedule_from_library"), "compat.mxnet.gluon": ("GluonTrainer",)},
-    _hint,
-)
+__getattr__, __dir__ = lazy_names(__name__, {}, _hint)

@@ -38,8 +38,8 @@ from torch.optim import swa_utils
 from torch.testing._internal import common_optimizers
 
 import descend.optim
+from descend.compat import recipe_from_library
 from descend.errors import DescendError, RuleError, Unsupported
-from descend.optim.compat import recipe_from_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

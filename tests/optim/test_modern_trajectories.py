@@ -20,8 +20,8 @@ import torch
 from system_needs import recorded as recorded_cases
 from system_needs import require
 
+from descend.compat import LIBRARIES, from_library
 from descend.errors import Unsupported
-from descend.optim.compat import LIBRARIES, from_library
 
 HERE = Path(__file__).resolve()
 DEFAULT = HERE.parents[2].parent / "shared/data/modern_optimizers"

@@ -2,7 +2,7 @@
 
 The folder of `DESCEND_TRAJECTORIES` holds `index.json` and `trajectories.npz`; without it, and without the default
 folder beside the repository, these tests are skipped. What is not copied is left out by kind, from the table in
-`descend.optim.compat.known_deviations`, never by the name of a case.
+`descend.compat.known_deviations`, never by the name of a case.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pytest
 import torch
 from system_needs import recorded, require
 
-from descend.optim.compat import from_library, schedule_from_library
-from descend.optim.compat.known_deviations import NOT_COPIED
-from descend.optim.compat.mxnet.gluon import GluonTrainer
+from descend.compat import from_library, schedule_from_library
+from descend.compat.known_deviations import NOT_COPIED
+from descend.compat.mxnet.gluon import GluonTrainer
 from descend.optim.rules.lbsgd import LBSGD
 from descend.optim.rules.sgld import SGLD
 
