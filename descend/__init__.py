@@ -172,8 +172,42 @@ lazy.offer(
         "schedule_from_library": "descend.compat",
     },
 )
+lazy.offer(
+    "descend.callbacks",
+    {
+        "CheckInit": "descend.lbann.callbacks.without_effect",
+        "ComputeModelSize": "descend.lbann.callbacks.describe",
+        "Debug": "descend.lbann.callbacks.timeline",
+        "DebugIO": "descend.lbann.callbacks.timeline",
+        "DispIOStats": "descend.lbann.callbacks.describe",
+        "DumpErrorSignals": "descend.lbann.callbacks.dump",
+        "DumpGradients": "descend.lbann.callbacks.dump",
+        "DumpMBIndices": "descend.lbann.callbacks.dump",
+        "DumpModelGraph": "descend.lbann.callbacks.describe",
+        "DumpOutputs": "descend.lbann.callbacks.dump",
+        "DumpWeights": "descend.lbann.callbacks.dump",
+        "ExportOnnx": "descend.onnx.callback",
+        "GPUMemoryUsage": "descend.lbann.callbacks.timeline",
+        "Hang": "descend.lbann.callbacks.without_effect",
+        "ImComm": "descend.lbann.callbacks.without_effect",
+        "LoadModel": "descend.lbann.callbacks.models",
+        "MemoryProfiler": "descend.lbann.callbacks.timeline",
+        "PerturbAdam": "descend.lbann.callbacks.perturbation",
+        "PerturbDropout": "descend.lbann.callbacks.perturbation",
+        "PerturbLearningRate": "descend.lbann.callbacks.perturbation",
+        "PerturbWeights": "descend.lbann.callbacks.perturbation",
+        "PrintModelDescription": "descend.lbann.callbacks.describe",
+        "Profiler": "descend.lbann.callbacks.timeline",
+        "SaveModel": "descend.lbann.callbacks.models",
+        "SaveTopKModels": "descend.lbann.callbacks.models",
+        "SyncLayers": "descend.lbann.callbacks.without_effect",
+        "Timeline": "descend.lbann.callbacks.timeline",
+        "Timer": "descend.lbann.callbacks.timer",
+    },
+)
 lazy.moved(
     {
+        "descend.lower.onnx": "descend.onnx",
         "descend.optim.compat": "descend.compat",
         "descend.optim.conformance": "descend.conformance",
     }

@@ -134,9 +134,9 @@ def network_table() -> str:
 
 def onnx_table() -> str:
     """The operators that are imported, with their versions and what they do with integers."""
-    from descend.lower.onnx.importers import ENTRYWISE
-    from descend.lower.onnx.registry import importer, integers_of
-    from descend.lower.onnx.versions import SINCE
+    from descend.onnx.importers import ENTRYWISE
+    from descend.onnx.registry import importer, integers_of
+    from descend.onnx.versions import SINCE
 
     assert ENTRYWISE  # importing it fills the registry
     words = {"computed": "computed", "moved": "moved", "refused": "–"}

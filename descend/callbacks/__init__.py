@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from descend.callbacks.checkpoint import Checkpoint
     from descend.callbacks.confusion_matrix import ConfusionMatrix
     from descend.callbacks.curvature import Sharpness
-    from descend.callbacks.describe import ComputeModelSize, DispIOStats, DumpModelGraph, PrintModelDescription
-    from descend.callbacks.dump import DumpErrorSignals, DumpGradients, DumpMBIndices, DumpOutputs, DumpWeights
     from descend.callbacks.early_stopping import EarlyStopping
     from descend.callbacks.evaluate_progress import EvaluateProgress
     from descend.callbacks.images import SaveImages
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
         ReplaceWeights,
         SetWeightsValue,
     )
-    from descend.callbacks.lbann import CheckInit, Hang, ImComm, SyncLayers
     from descend.callbacks.learning_rate import (
         AdaptiveLearningRate,
         CosineDecayLearningRate,
@@ -41,9 +38,7 @@ if TYPE_CHECKING:
     )
     from descend.callbacks.local_tournament import LocalTournament
     from descend.callbacks.loggers import CSVLogger, Logger, MLflowLogger, TensorBoardLogger, WandbLogger
-    from descend.callbacks.models import ExportOnnx, LoadModel, SaveModel, SaveTopKModels
     from descend.callbacks.norms import GradientNoiseScale, GradientNorm, UpdateNorm, WeightNorm
-    from descend.callbacks.perturbation import PerturbAdam, PerturbDropout, PerturbLearningRate, PerturbWeights
     from descend.callbacks.print import Print
     from descend.callbacks.progress_bar import ProgressBar
     from descend.callbacks.progress_lines import ProgressLines
@@ -54,9 +49,17 @@ if TYPE_CHECKING:
         Summary,
         TrackSampleIDsStrategy,
     )
-    from descend.callbacks.timeline import Debug, DebugIO, GPUMemoryUsage, MemoryProfiler, Profiler, Timeline
-    from descend.callbacks.timer import Timer
     from descend.callbacks.weight_average import EMA, SWA
+
+if TYPE_CHECKING:  # annexes offer these; see descend/__init__.py
+    from descend.lbann.callbacks.describe import ComputeModelSize, DispIOStats, DumpModelGraph, PrintModelDescription
+    from descend.lbann.callbacks.dump import DumpErrorSignals, DumpGradients, DumpMBIndices, DumpOutputs, DumpWeights
+    from descend.lbann.callbacks.models import LoadModel, SaveModel, SaveTopKModels
+    from descend.lbann.callbacks.perturbation import PerturbAdam, PerturbDropout, PerturbLearningRate, PerturbWeights
+    from descend.lbann.callbacks.timeline import Debug, DebugIO, GPUMemoryUsage, MemoryProfiler, Profiler, Timeline
+    from descend.lbann.callbacks.timer import Timer
+    from descend.lbann.callbacks.without_effect import CheckInit, Hang, ImComm, SyncLayers
+    from descend.onnx.callback import ExportOnnx
 
 
 __all__ = [
@@ -149,13 +152,10 @@ __getattr__, __dir__ = lazy_names(
         "checkpoint": ("Checkpoint",),
         "confusion_matrix": ("ConfusionMatrix",),
         "curvature": ("Sharpness",),
-        "describe": ("ComputeModelSize", "DispIOStats", "DumpModelGraph", "PrintModelDescription"),
-        "dump": ("DumpErrorSignals", "DumpGradients", "DumpMBIndices", "DumpOutputs", "DumpWeights"),
         "early_stopping": ("EarlyStopping",),
         "evaluate_progress": ("EvaluateProgress",),
         "images": ("SaveImages",),
         "interventions": ("AlternateUpdates", "ClipGradientNorm", "Mixup", "ReplaceWeights", "SetWeightsValue"),
-        "lbann": ("CheckInit", "Hang", "ImComm", "SyncLayers"),
         "learning_rate": (
             "AdaptiveLearningRate",
             "CosineDecayLearningRate",
@@ -169,9 +169,7 @@ __getattr__, __dir__ = lazy_names(
         ),
         "local_tournament": ("LocalTournament",),
         "loggers": ("CSVLogger", "Logger", "MLflowLogger", "TensorBoardLogger", "WandbLogger"),
-        "models": ("ExportOnnx", "LoadModel", "SaveModel", "SaveTopKModels"),
         "norms": ("GradientNoiseScale", "GradientNorm", "UpdateNorm", "WeightNorm"),
-        "perturbation": ("PerturbAdam", "PerturbDropout", "PerturbLearningRate", "PerturbWeights"),
         "print": ("Print",),
         "progress_bar": ("ProgressBar",),
         "progress_lines": ("ProgressLines",),
@@ -182,8 +180,6 @@ __getattr__, __dir__ = lazy_names(
             "Summary",
             "TrackSampleIDsStrategy",
         ),
-        "timeline": ("Debug", "DebugIO", "GPUMemoryUsage", "MemoryProfiler", "Profiler", "Timeline"),
-        "timer": ("Timer",),
         "weight_average": ("EMA", "SWA"),
     },
 )

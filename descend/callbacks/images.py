@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from descend.callbacks.hydrogen_files import as_array
 from descend.callbacks.name_fields import require, require_extra, words
 from descend.data.pictures import png_bytes
 from descend.errors import ConfigurationError, missing_library
@@ -19,11 +18,18 @@ from descend.train import Callback, Mode
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import torch
     from numpy.typing import NDArray
 
     from descend.train import EpochView, EvaluationView, RunView, StepView
 
-__all__ = ["SaveImages", "as_pixels"]
+__all__ = ["SaveImages", "as_array", "as_pixels"]
+
+
+def as_array(tensor: torch.Tensor) -> NDArray[Any]:
+    """The same numbers; types that NumPy lacks are converted to float32."""
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
 
 
 def as_pixels(sample: NDArray[Any]) -> NDArray[np.uint8]:

@@ -13,7 +13,7 @@ from descend.errors import DescendError, Unsupported
 from tests.fuzz.fuzz_onnx import CASES, attempt, file_of
 from tests.fuzz.fuzz_onnx_values import attempt as attempt_values
 from tests.fuzz.harness import run
-from tests.lower.onnx.files import node, write
+from tests.onnx.files import node, write
 
 
 def test_mutated_files_are_loaded_or_refused_with_an_error_of_ours():
@@ -47,7 +47,7 @@ def chain(kind, count, **attributes):
 )
 def test_chains_that_double_constants_are_refused_by_node_and_operator(tmp_path, monkeypatch, kind, attributes):
     if kind == "Einsum":  # the bounds as they are take a second
-        monkeypatch.setattr("descend.lower.onnx.budget._OPERATIONS", 10**8)
+        monkeypatch.setattr("descend.onnx.budget._OPERATIONS", 10**8)
     nodes, last = chain(kind, 40, **attributes)
     path = write(tmp_path / "m.onnx", [*nodes, node("Add", "x", last)], {"x": (4,)}, constants={"c": np.ones(2)})
     began = time.process_time()
@@ -105,7 +105,7 @@ def test_a_list_of_sizes_has_a_bound(tmp_path):
 
 
 def test_what_no_importer_expects_is_named_as_malformed_and_keeps_its_cause(tmp_path, monkeypatch):
-    monkeypatch.setattr("descend.lower.onnx.file_importer.importer", lambda kind: lambda r, node: [][1])
+    monkeypatch.setattr("descend.onnx.file_importer.importer", lambda kind: lambda r, node: [][1])
     with pytest.raises(Unsupported, match=r"node 'the_Relu' \(Relu\) is malformed: IndexError: .*") as caught:
         descend.onnx.load(write(tmp_path / "m.onnx", [node("Relu", "x")], {"x": (4,)}))
     assert isinstance(caught.value.__cause__, IndexError)
