@@ -20,16 +20,12 @@ if TYPE_CHECKING:
 
     from descend import callbacks as callbacks
     from descend import data as data
-    from descend import distributed as distributed
     from descend import errors as errors
     from descend import experiment as experiment
     from descend import graph as graph
     from descend import launch as launch
-    from descend import launcher as launcher
     from descend import lbann as lbann
     from descend import lower as lower
-    from descend import models as models
-    from descend import modules as modules
     from descend import onnx as onnx
     from descend import optim as optim
     from descend import runtime as runtime
@@ -47,6 +43,7 @@ if TYPE_CHECKING:
     from descend.errors import *  # noqa: F403
     from descend.errors import main as main
     from descend.experiment import Experiment as Experiment
+    from descend.experiment import launcher as launcher
     from descend.experiment import load as load
     from descend.experiment import save_prototext as save_prototext
     from descend.experiment.best import Best as Best
@@ -60,11 +57,14 @@ if TYPE_CHECKING:
     from descend.experiment.runner import Result as Result
     from descend.experiment.saved_weights import load_weights as load_weights
     from descend.graph import *  # noqa: F403
+    from descend.lbann import models as models
+    from descend.runtime import distributed as distributed
     from descend.study.comparing import compare as compare
     from descend.study.design import Study as Study
     from descend.study.learning_rate_range import LearningRateRange as LearningRateRange
     from descend.study.learning_rate_range import find_learning_rate as find_learning_rate
     from descend.train import *  # noqa: F403
+    from descend.zoo import modules as modules
 
 # Where each public name lives. A room's whole list is public when it is in _WHOLE.
 _ROOMS = (
@@ -159,8 +159,22 @@ def _refused_optimizers() -> Callable[..., Any]:
     return lambda: torch_optim.REFUSED
 
 
+def _lbann_readers() -> Callable[..., Any]:
+    from descend.lbann import readers
+
+    return lambda: (readers.LBANN_READERS, readers.REFUSED)
+
+
+def _write_after_run() -> Callable[..., Any]:
+    from descend.pages.run.write import write_after_run
+
+    return write_after_run
+
+
 lazy.provide("plain_module", _plain_module)  # for Model.to_torch
 lazy.provide("message_classes", _message_classes)  # for graph.from_text, since a model's callbacks are an upper room's
+lazy.provide("lbann_readers", _lbann_readers)
+lazy.provide("write_after_run", _write_after_run)  # report.html of a run directory
 lazy.provide("refused_optimizers", _refused_optimizers)  # why descend.optim lacks a name of torch's
 
 # Names that annexes have, in the rooms whose users look for them there.
@@ -205,10 +219,16 @@ lazy.offer(
         "Timer": "descend.lbann.callbacks.timer",
     },
 )
+lazy.offer("descend.experiment", {"picture": "descend.pages.graph_svg"})
 lazy.moved(
     {
+        "descend.distributed": "descend.runtime.distributed",
+        "descend.launcher": "descend.experiment.launcher",
+        "descend.data.lbann_readers": "descend.lbann.readers",
         "descend.lower.onnx": "descend.onnx",
         "descend.optim.compat": "descend.compat",
+        "descend.models": "descend.lbann.models",
+        "descend.modules": "descend.zoo.modules",
         "descend.optim.conformance": "descend.conformance",
     }
 )

@@ -184,10 +184,10 @@ def run(
         _write_layers(checked)
         _print(f"{_named(files)}: nothing wrong found")
         return
-    from descend.distributed import rank
     from descend.experiment.inspect.summary import summary
     from descend.experiment.run import run_experiment
     from descend.experiment.run_options import RunOptions
+    from descend.runtime.distributed import rank
 
     if show_changes and run_dir:
         _show_changes(experiment, run_dir, reset_optimizer)
@@ -400,7 +400,7 @@ def show(
 ) -> None:
     """Print the layers of FILE: shapes, parameters, multiply-adds, memory; and draw them."""
     from descend.experiment import check_experiment, load
-    from descend.experiment.inspect.graph_svg import save
+    from descend.pages.graph_svg import save
 
     experiment = load(file)
     checked = check_experiment(experiment)
@@ -422,7 +422,7 @@ def lineage(
     ),
 ) -> None:
     """Draw the lineage of models in the tournament of RUN_DIR, with scores and learning rates."""
-    from descend.experiment.inspect.lineage_svg import save
+    from descend.pages.lineage_svg import save
 
     save(run_dir, output)
     _print(f"drawn in {output}")
@@ -446,7 +446,7 @@ def report(
 
         _print(read_directory(directory).report(directory))
         return
-    from descend.experiment.run_page import write_run_page
+    from descend.pages.run import write_run_page
 
     _print(write_run_page(directory))
 

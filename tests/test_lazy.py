@@ -88,7 +88,7 @@ def test_nothing_is_an_instance_of_a_class_that_was_not_imported(monkeypatch: py
 # What only other runs need: graphs and their text, optimizers of ours, readers of files, pages, populations.
 LEFT_OUT = """
 descend.graph descend.lower descend.optim descend.pages descend.experiment.text descend.experiment.check
-descend.experiment.run_page descend.data.files descend.data.readers descend.data.description descend.data.transforms
+descend.pages.run descend.data.files descend.data.readers descend.data.description descend.data.transforms
 descend.train.population.runner descend.train.optimizers.zero descend.train.strategies.zero
 descend.train.strategies.data_parallel descend.data.file_pipeline descend.callbacks.loggers
 descend.runtime.checkpoint descend.runtime.checkpoint_manager descend.runtime.run_directory

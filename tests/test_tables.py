@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import descend
-from descend import modules
+from descend.zoo import modules
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -64,7 +64,7 @@ def shoot(name: str, url: str) -> None:
 
 def main() -> int:
     """Write and look at all pages."""
-    from descend.experiment.run_page import write_run_page
+    from descend.pages.run import write_run_page
     from descend.study import read_directory
     from descend.view.server import ViewServer
     from descend.view.subjects import subjects

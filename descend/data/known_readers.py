@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from descend.data.formats import FORMATS
-from descend.data.lbann_readers import LBANN_READERS
+from descend.lazy import registered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from descend.data.reader_protocol import Format
 
-__all__ = ["READERS"]
+__all__ = ["known_readers"]
 
-READERS: Mapping[str, Format] = {**FORMATS, **LBANN_READERS}
+
+@cache
+def known_readers() -> tuple[Mapping[str, Format], Mapping[str, str]]:
+    """The readers by name, with LBANN's where its annex is; and why readers of LBANN's are not available, by name."""
+    lbann = registered("lbann_readers")
+    of_lbann, refused = lbann() if lbann else ({}, {})
+    return {**FORMATS, **of_lbann}, refused

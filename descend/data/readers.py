@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.data.counter_rng import Draws, key_of
-from descend.data.known_readers import READERS
+from descend.data.known_readers import known_readers
 from descend.data.order import permute
 from descend.data.plain_arrays import native, unmasked
 from descend.data.reader_protocol import Array, Field, OpenReader, SampleSource, one_hot
@@ -67,7 +67,8 @@ def _without_idle_fractions(reader: Reader, roles: Collection[str]) -> Reader:
 
 
 def _open(reader: Reader, seed: int) -> dict[str, OpenReader]:
-    source = READERS[reader.name].open(reader, seed)
+    readers, _ = known_readers()
+    source = readers[reader.name].open(reader, seed)
     key = key_of("transforms", seed, reader.role)
     chain = SampleTransforms(source, reader.transforms, key)
     fields = _fields(reader, source, chain)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from descend.arguments import check_bool, check_integer, check_number, check_string, collect
 from descend.arguments.leniency import Deviation, refused
 from descend.data.description import ROLES, DataReader, Reader
-from descend.data.known_readers import READERS
-from descend.data.lbann_readers import REFUSED
+from descend.data.known_readers import known_readers
 from descend.data.transforms import RESCALES, Transform
 from descend.errors import ConfigurationError, nearest
 
@@ -102,16 +101,17 @@ _CHECKS: Mapping[type, Callable[[str, object], str | None]] = {
 
 
 def _names(reader: Reader) -> Iterator[str]:
+    readers, not_here = known_readers()
     if reader.role not in ROLES:
         yield f"role '{reader.role}' does not exist; the roles are {_options(ROLES)}{nearest(reader.role, ROLES)}"
-    if reader.name in REFUSED:
-        yield f"LBANN's reader '{reader.name}' is not available here: {REFUSED[reader.name]}"
-    elif reader.name not in READERS:
-        options = [*READERS, *REFUSED]
-        yield f"there is no reader of this name; the readers are {_options(READERS)}{nearest(reader.name, options)}"
+    if reader.name in not_here:
+        yield f"LBANN's reader '{reader.name}' is not available here: {not_here[reader.name]}"
+    elif reader.name not in readers:
+        options = [*readers, *not_here]
+        yield f"there is no reader of this name; the readers are {_options(readers)}{nearest(reader.name, options)}"
     else:
-        used = COMMON | READERS[reader.name].uses
-        own = _options(sorted(READERS[reader.name].uses)) or "none"
+        used = COMMON | readers[reader.name].uses
+        own = _options(sorted(readers[reader.name].uses)) or "none"
         for field in fields(reader):
             if field.name in used or getattr(reader, field.name) == field.default:
                 continue

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from descend.experiment.check import Checked
     from descend.experiment.check import check as check_experiment
     from descend.experiment.experiment import Experiment
-    from descend.experiment.inspect.graph_svg import picture
     from descend.experiment.inspect.layer_table import layer_table
     from descend.experiment.text import classes, experiment_text, load, save_prototext
+
+if TYPE_CHECKING:  # an annex offers this; see descend/__init__.py
+    from descend.pages.graph_svg import picture
 
 
 __all__ = [
@@ -33,7 +35,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "check": ("Checked", "check as check_experiment"),
         "experiment": ("Experiment",),
-        "inspect.graph_svg": ("picture",),
         "inspect.layer_table": ("layer_table",),
         "text": ("classes", "experiment_text", "load", "save_prototext"),
     },

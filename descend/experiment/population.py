@@ -34,7 +34,7 @@ from descend.experiment.runner import (
 )
 from descend.files import bounded_text
 from descend.launch import as_trainer
-from descend.lazy import instance_check
+from descend.lazy import instance_check, registered
 from descend.runtime import RunDirectory, SignalHandler, good_checkpoints, read_state, within_trainer
 from descend.train.optional_classes import is_ltfb
 from descend.train.population.exchange import STATE
@@ -148,9 +148,8 @@ class _TopDirectory:
         finally:
             if self.files is not None:
                 self.files.note_end({"exit_code": code})
-                from descend.experiment.run_page.write import write_after_run
-
-                write_after_run(self.files.path, self.files.log)
+                if (write_page := registered("write_after_run")) is not None:
+                    write_page(self.files.path, self.files.log)
 
 
 def _check(runs: Sequence[Run], world: Communicator) -> None:

@@ -20,7 +20,7 @@ from descend.errors import DescendError, StorageError, exit_code
 from descend.experiment.best import monitored_metric
 from descend.experiment.checkpoint import capture
 from descend.experiment.no_files import NoFiles
-from descend.lazy import instance_check
+from descend.lazy import instance_check, registered
 from descend.machine import __version__
 from descend.runtime import CheckpointManager, Communicator, RunDirectory, SaveRequest, require_storable
 from descend.runtime.determinism import arithmetic_settings
@@ -172,10 +172,9 @@ class DirectoryStore(NoFiles):
             }
             self._files.note_end({"reason": run.state.end, **end, "step": run.state.step, **saves})
             plan = getattr(run.task.module, "plan", None)
-            from descend.experiment.run_page.write import write_after_run
-
-            if self._files.is_ours():
-                write_after_run(self._files.path, self._files.log, plan if _is_plan(plan) else None)
+            write_page = registered("write_after_run")
+            if write_page is not None and self._files.is_ours():
+                write_page(self._files.path, self._files.log, plan if _is_plan(plan) else None)
 
     # ---- rows and checkpoints
 

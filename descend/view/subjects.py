@@ -9,22 +9,22 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from descend.errors import ConfigurationError, DescendError
-from descend.experiment.run_page.metrics import MAX_POINTS
-from descend.experiment.run_page.read import RunReader, is_run_directory, short, stamp
-from descend.experiment.run_page.sections import quantity_figure
-from descend.experiment.run_page.write import plan_of, run_page
 from descend.files import has_file, no_directory
 from descend.pages.chart import Line
 from descend.pages.html import Live, number, page
 from descend.pages.parts import DeferredFigure, Links, Section, Table
+from descend.pages.run.metrics import MAX_POINTS
+from descend.pages.run.read import RunReader, is_run_directory, short, stamp
+from descend.pages.run.sections import quantity_figure
+from descend.pages.run.write import plan_of, run_page
 from descend.terminal.display import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from descend.experiment.run_page.read import RunGlance
     from descend.pages.parts import Figure
+    from descend.pages.run.read import RunGlance
 
 __all__ = ["Subject", "home_page", "home_stamp", "subjects"]
 

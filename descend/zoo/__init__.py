@@ -10,12 +10,12 @@ modules                                 what they are built of: descend.modules
 demo_experiment(name)                   a whole run, ready made
 """
 
-from descend import modules
-from descend.modules import PositionalEncoding
+from descend.zoo import modules
 from descend.zoo.datasets import digits, fashion_mnist, python_text
 from descend.zoo.demo import demo_experiment
 from descend.zoo.language import BERT, GPT, EncoderConfig, RoBERTa, bert_config, next_token_loss
 from descend.zoo.lenet import lenet, small_lenet
+from descend.zoo.modules import PositionalEncoding
 from descend.zoo.networks import MLP, AlexNet, LeNet
 from descend.zoo.resnet import ResNet, ResNet18, ResNet34, ResNet50, ResNet101, ResNet152, WideResNet50_2
 from descend.zoo.transformer import Transformer, TransformerDecoderLayer, TransformerEncoderLayer

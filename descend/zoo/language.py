@@ -40,15 +40,15 @@ from descend.graph import (
     WeightsLayer,
     ops,
 )
-from descend.modules import Cumsum, Gelu, Gelu_approx, LearnedInputEncoding, Module, Silu
-from descend.modules.module import fixed
+from descend.zoo.modules import Cumsum, Gelu, Gelu_approx, LearnedInputEncoding, Module, Silu
+from descend.zoo.modules.module import fixed
 from descend.zoo.transformer import Norm, TransformerEncoderLayer, causal_mask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from descend.graph import Layer
-    from descend.modules.module import Activation
+    from descend.zoo.modules.module import Activation
 
 __all__ = ["BERT", "GPT", "EncoderConfig", "RoBERTa", "bert_config", "next_token_loss"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.graph import Dropout, LocalResponseNormalization, Pooling, Relu
-from descend.modules import ConvolutionModule, FullyConnectedModule, Module
+from descend.zoo.modules import ConvolutionModule, FullyConnectedModule, Module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -26,7 +26,7 @@ from descend.graph import (
     Relu,
     Weights,
 )
-from descend.modules import ConvolutionModule, FullyConnectedModule, Module
+from descend.zoo.modules import ConvolutionModule, FullyConnectedModule, Module
 
 if TYPE_CHECKING:
     from descend.graph import Layer

@@ -31,14 +31,14 @@ from descend.graph import (
     WeightsLayer,
     ops,
 )
-from descend.modules import ChannelwiseFullyConnectedModule, Module, MultiheadAttention, PositionalEncoding
-from descend.modules.module import fixed
+from descend.zoo.modules import ChannelwiseFullyConnectedModule, Module, MultiheadAttention, PositionalEncoding
+from descend.zoo.modules.module import fixed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from descend.graph import Layer
-    from descend.modules.module import Activation
+    from descend.zoo.modules.module import Activation
 
 __all__ = ["Transformer", "TransformerDecoderLayer", "TransformerEncoderLayer", "causal_mask"]
 

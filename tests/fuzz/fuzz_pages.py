@@ -26,11 +26,10 @@ from safetensors.torch import save_file
 
 import descend
 from descend.errors import DescendError
-from descend.experiment.inspect import lineage_svg
-from descend.experiment.run_page.read import read_run
-from descend.experiment.run_page.write import run_page
-from descend.pages import html
+from descend.pages import html, lineage_svg
 from descend.pages.html import Live
+from descend.pages.run.read import read_run
+from descend.pages.run.write import run_page
 from descend.study.comparing import read_directory
 from descend.study.follow_up_store import save_follow_up
 from descend.study.progress import status_of

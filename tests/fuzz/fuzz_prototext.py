@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from descend.experiment import load
 from descend.experiment.check import Checked
-from descend.experiment.inspect.graph_svg import picture
 from descend.experiment.inspect.layer_table import layer_table
 from descend.graph import CLASSES, check
+from descend.pages.graph_svg import picture
 from tests.fuzz.harness import main
 
 if TYPE_CHECKING:

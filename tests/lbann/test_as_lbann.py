@@ -18,7 +18,7 @@ from lbann.modules import FullyConnectedModule
 from lbann import reader_pb2, ops
 from lbann.core.training_algorithm import LTFB
 from lbann.util import make_iterable
-import descend.lbann as same, descend.modules
+import descend.lbann as same, descend.zoo.modules
 assert lbann is same
 assert lbann.__name__ == "descend.lbann" and lbann.__spec__.name == "descend.lbann"
 assert lbann.contrib.launcher.run is lbann.run

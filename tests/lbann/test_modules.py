@@ -8,7 +8,7 @@ import torch
 
 import descend
 import descend.lbann as lbann
-import descend.modules
+import descend.zoo.modules
 from descend.experiment.text import classes
 from descend.graph import text
 

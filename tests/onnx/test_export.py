@@ -8,8 +8,7 @@ import descend
 from descend import modules, zoo
 from descend.errors import Unsupported
 from descend.graph import kinds
-from descend.onnx.graph_exporter import OPSET
-from descend.onnx.graph_exporter import exporter
+from descend.onnx.graph_exporter import OPSET, exporter
 from tests.onnx.exported import agree, made
 
 NETWORKS = {

@@ -10,7 +10,7 @@ import threading
 import pytest
 from system_needs import CHROMIUM, library, needs_browser
 
-from descend.experiment.run_page import write_run_page
+from descend.pages.run import write_run_page
 from descend.study.design import Arm, Study, log
 from descend.study.results import compare_records
 from descend.view.server import ViewServer

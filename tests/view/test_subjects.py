@@ -12,8 +12,8 @@ from other_users import VICTIM, as_user, needs_root, status_of
 from system_needs import library
 
 from descend.errors import ConfigurationError
-from descend.experiment.run_page.read import RunReader
 from descend.pages.html import Live
+from descend.pages.run.read import RunReader
 from descend.view import subjects as module
 from descend.view.server import ViewServer
 from descend.view.subjects import home_page, home_stamp, subjects

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, DescendError
+from descend.experiment.launcher import job_folder
 from descend.graph import Layer, traverse_layer_graph
-from descend.launcher import job_folder
 from descend.lbann.core.callback import CALLBACKS
 from descend.lbann.core.messages import new_message
 from descend.lbann.core.model import Model

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from descend.arguments import check_choice, check_path, require
 from descend.errors import ConfigurationError
+from descend.experiment.launcher import SCHEDULERS, detected, job_folder
 from descend.launch.job import check_environment, check_words, quoted
-from descend.launcher import SCHEDULERS, detected, job_folder
 from descend.lbann.core.features import lbann_exe as _driver
 from descend.lbann.launcher.batch_script import BatchScript, words
 from descend.lbann.proto import save_prototext

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from descend.arguments import check_integer, check_number, check_string, collect, require
 from descend.errors import ConfigurationError
+from descend.experiment.launcher import SCHEDULERS, run_shown
 from descend.launch import local, pjm
 from descend.launch.job import check_environment, check_words, clock, quoted
-from descend.launcher import SCHEDULERS, run_shown
 from descend.lbann.util.data import dataset_environment
 
 if TYPE_CHECKING:

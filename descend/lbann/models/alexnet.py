@@ -1,5 +1,5 @@
 """AlexNet."""
 
-from descend.models import AlexNet
+from descend.zoo.networks import AlexNet
 
 __all__ = ["AlexNet"]

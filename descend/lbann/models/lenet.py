@@ -1,5 +1,5 @@
 """LeNet."""
 
-from descend.models import LeNet
+from descend.zoo.networks import LeNet
 
 __all__ = ["LeNet"]

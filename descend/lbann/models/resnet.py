@@ -1,5 +1,5 @@
 """Residual networks."""
 
-from descend.models import ResNet, ResNet18, ResNet34, ResNet50, ResNet101, ResNet152
+from descend.zoo.resnet import ResNet, ResNet18, ResNet34, ResNet50, ResNet101, ResNet152
 
 __all__ = ["ResNet", "ResNet18", "ResNet34", "ResNet50", "ResNet101", "ResNet152"]

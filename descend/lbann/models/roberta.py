@@ -1,5 +1,5 @@
 """RoBERTa."""
 
-from descend.models import RoBERTa
+from descend.zoo.language import RoBERTa
 
 __all__ = ["RoBERTa"]

@@ -1,5 +1,5 @@
 """The transformer."""
 
-from descend.models import Transformer, TransformerDecoderLayer, TransformerEncoderLayer
+from descend.zoo.transformer import Transformer, TransformerDecoderLayer, TransformerEncoderLayer
 
 __all__ = ["Transformer", "TransformerDecoderLayer", "TransformerEncoderLayer"]

@@ -3,7 +3,7 @@
 from descend.lbann.modules import activations, base, graph, pytorch, rnn, subgraph, transformations, transformer
 from descend.lbann.modules.base import Module
 from descend.lbann.modules.graph.sparse import NNConv
-from descend.modules import (
+from descend.zoo.modules import (
     GRU,
     ChannelwiseFullyConnectedModule,
     ChannelwiseGRU,

@@ -1,5 +1,5 @@
 """Activations made of several layers."""
 
-from descend.modules import Gelu, Gelu_approx, Silu
+from descend.zoo.modules import Gelu, Gelu_approx, Silu
 
 __all__ = ["Gelu", "Gelu_approx", "Silu"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from descend import modules
-from descend.modules import (
+from descend.zoo import modules
+from descend.zoo.modules import (
     ChannelwiseFullyConnectedModule,
     Convolution2dModule,
     Convolution3dModule,

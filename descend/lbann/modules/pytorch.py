@@ -1,5 +1,5 @@
 """Layers with torch's rules for shapes."""
 
-from descend.modules import PytorchLayerNorm, PytorchLinear, PytorchMatmul
+from descend.zoo.modules import PytorchLayerNorm, PytorchLinear, PytorchMatmul
 
 __all__ = ["PytorchLayerNorm", "PytorchLinear", "PytorchMatmul"]

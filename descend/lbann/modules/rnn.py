@@ -1,5 +1,5 @@
 """Recurrent cells."""
 
-from descend.modules import GRU, ChannelwiseGRU, LSTMCell
+from descend.zoo.modules import GRU, ChannelwiseGRU, LSTMCell
 
 __all__ = ["GRU", "ChannelwiseGRU", "LSTMCell"]

@@ -1,5 +1,5 @@
 """Modules that move the entries of tensors."""
 
-from descend.modules import Cumsum, PeriodicPadding2D, PeriodicPadding3D, Permute
+from descend.zoo.modules import Cumsum, PeriodicPadding2D, PeriodicPadding3D, Permute
 
 __all__ = ["Cumsum", "PeriodicPadding2D", "PeriodicPadding3D", "Permute"]

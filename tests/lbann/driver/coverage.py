@@ -28,7 +28,7 @@ REASONS = {
     "layer external": "calls a shared library that LBANN's build compiles, and is refused by name",
     "callback custom_learning_rate": "LBANN cannot build it, and it is refused",
     "reader hdf5": "of builds with distconv alone, and refused by name",
-    "reader hdf5_data_reader": "needs h5py, an extra; tests/data/lbann_readers/test_hdf5_schema.py reads its files",
+    "reader hdf5_data_reader": "needs h5py, an extra; tests/lbann/readers/test_hdf5_schema.py reads its files",
     "reader python_dataset": "needs a signed file of a script: tests/lbann/test_programs.py, true and spoilt",
     **{f"reader {name}": PROJECT for name in ("nci", "mesh", "jag_conduit", "jag_conduit_hdf5", "ras_lipid",
                                               "pilot2_molecular_reader", "node2vec", "multi_conduit")},

@@ -6,8 +6,8 @@ import platform
 import shutil
 import subprocess
 
+from descend.experiment.launcher import detected
 from descend.launch import cores
-from descend.launcher import detected
 
 __all__ = [
     "cores_per_node",

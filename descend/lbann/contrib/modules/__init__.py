@@ -1,6 +1,6 @@
 """Modules that LBANN keeps apart from the others."""
 
-from descend.modules import (
+from descend.zoo.modules import (
     CrossEntropyWithUncertainty,
     FFTShift,
     GeometricDistributionNegativeLogLikelihood,

@@ -1,5 +1,5 @@
 """The zero frequency in the middle."""
 
-from descend.modules import FFTShift
+from descend.zoo.modules import FFTShift
 
 __all__ = ["FFTShift"]

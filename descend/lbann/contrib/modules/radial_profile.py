@@ -1,5 +1,5 @@
 """Means over rings of an image."""
 
-from descend.modules import RadialProfile
+from descend.zoo.modules import RadialProfile
 
 __all__ = ["RadialProfile"]

@@ -1,7 +1,7 @@
 """Convolutions of graphs."""
 
 from descend.lbann.modules.graph.sparse import NNConv
-from descend.modules import (
+from descend.zoo.modules import (
     DenseGCNConv,
     DenseGraphConv,
     DenseNNConv,

@@ -1,5 +1,5 @@
 """Convolutions of graphs that are matrices."""
 
-from descend.modules import DenseGCNConv, DenseGraphConv, DenseNNConv
+from descend.zoo.modules import DenseGCNConv, DenseGraphConv, DenseNNConv
 
 __all__ = ["DenseGCNConv", "DenseGraphConv", "DenseNNConv"]

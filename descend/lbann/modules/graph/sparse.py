@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from descend import modules
 from descend.graph import Layer, Relu
-from descend.modules import GatedGraphConv, GCNConv, GINConv, GraphConv, GraphExpand, GraphReduce
+from descend.zoo import modules
+from descend.zoo.modules import GatedGraphConv, GCNConv, GINConv, GraphConv, GraphExpand, GraphReduce
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from descend.modules.module import Activation
+    from descend.zoo.modules.module import Activation
 
 __all__ = ["GCNConv", "GINConv", "GatedGraphConv", "GraphConv", "GraphExpand", "GraphReduce", "NNConv"]
 

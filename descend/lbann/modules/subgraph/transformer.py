@@ -1,5 +1,5 @@
 """Attention whose heads lie on grids of processes."""
 
-from descend.modules import MultiheadAttention, MultiheadAttentionAllsubGraph
+from descend.zoo.modules import MultiheadAttention, MultiheadAttentionAllsubGraph
 
 __all__ = ["MultiheadAttention", "MultiheadAttentionAllsubGraph"]

@@ -1,7 +1,7 @@
 """Attention and encodings of positions."""
 
 from descend.lbann.modules.transformer import attention, attention_allsubgraph, encoding
-from descend.modules import LearnedInputEncoding, MultiheadAttention, PositionalEncoding, RotaryPositionalEmbedding
+from descend.zoo.modules import LearnedInputEncoding, MultiheadAttention, PositionalEncoding, RotaryPositionalEmbedding
 
 __all__ = [
     "LearnedInputEncoding",

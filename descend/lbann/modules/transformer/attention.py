@@ -1,5 +1,5 @@
 """Attention."""
 
-from descend.modules import MultiheadAttention
+from descend.zoo.modules import MultiheadAttention
 
 __all__ = ["MultiheadAttention"]

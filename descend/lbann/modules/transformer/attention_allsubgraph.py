@@ -1,5 +1,5 @@
 """Attention whose heads lie on grids of processes."""
 
-from descend.modules import MultiheadAttentionAllsubGraph
+from descend.zoo.modules import MultiheadAttentionAllsubGraph
 
 __all__ = ["MultiheadAttentionAllsubGraph"]

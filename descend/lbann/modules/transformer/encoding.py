@@ -1,5 +1,5 @@
 """Encodings of positions."""
 
-from descend.modules import LearnedInputEncoding, PositionalEncoding, RotaryPositionalEmbedding
+from descend.zoo.modules import LearnedInputEncoding, PositionalEncoding, RotaryPositionalEmbedding
 
 __all__ = ["LearnedInputEncoding", "PositionalEncoding", "RotaryPositionalEmbedding"]
