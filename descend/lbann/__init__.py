@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from descend import lazy
+from descend.lbann import places as places  # so that the modules of its table can be imported
 from descend.machine import __version__ as __version__
 
 if TYPE_CHECKING:

@@ -1,6 +1,8 @@
 """LBANN's list of models, under its names; `descend.zoo` has these and more."""
 
-from descend.lbann.models import alexnet, lenet, resnet, roberta, subgraph, transformer
+from importlib import import_module
+
+from descend.lbann.places import children
 from descend.zoo.language import RoBERTa
 from descend.zoo.networks import AlexNet, LeNet
 from descend.zoo.resnet import ResNet, ResNet18, ResNet34, ResNet50, ResNet101, ResNet152
@@ -19,10 +21,8 @@ __all__ = [
     "Transformer",
     "TransformerDecoderLayer",
     "TransformerEncoderLayer",
-    "alexnet",
-    "lenet",
-    "resnet",
-    "roberta",
-    "subgraph",
-    "transformer",
 ]
+
+for _name in children("models"):
+    globals()[_name] = import_module(f"{__name__}.{_name}")
+    __all__ += [_name]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,8 +1,10 @@
 """Modules: groups of layers that are made in each call and share their weights. Those of `descend.modules`."""
 
-from descend.lbann.modules import activations, base, graph, pytorch, rnn, subgraph, transformations, transformer
-from descend.lbann.modules.base import Module
-from descend.lbann.modules.graph.sparse import NNConv
+from importlib import import_module
+
+from descend.lbann.modules import base
+from descend.lbann.modules.base import Module, NNConv
+from descend.lbann.places import children
 from descend.zoo.modules import (
     GRU,
     ChannelwiseFullyConnectedModule,
@@ -73,12 +75,9 @@ __all__ = [
     "PytorchMatmul",
     "RotaryPositionalEmbedding",
     "Silu",
-    "activations",
     "base",
-    "graph",
-    "pytorch",
-    "rnn",
-    "subgraph",
-    "transformations",
-    "transformer",
 ]
+
+for _name in children("modules"):
+    globals()[_name] = import_module(f"{__name__}.{_name}")
+    __all__ += [_name]  # pyright: ignore[reportUnsupportedDunderAll]

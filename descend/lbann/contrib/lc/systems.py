@@ -14,6 +14,9 @@ __all__ = [
     "gpus_per_node",
     "has_gpu",
     "is_lc_system",
+    "is_nersc_system",
+    "is_olcf_system",
+    "is_riken_system",
     "procs_per_node",
     "scheduler",
     "system",
@@ -27,6 +30,21 @@ def system() -> str:
 
 def is_lc_system(name: str | None = None) -> bool:
     """Whether this is a system of Livermore Computing; none is known here."""
+    return False
+
+
+def is_nersc_system(name: str | None = None) -> bool:
+    """Whether this is a system of NERSC; none is known here."""
+    return False
+
+
+def is_olcf_system(name: str | None = None) -> bool:
+    """Whether this is a system of OLCF; none is known here."""
+    return False
+
+
+def is_riken_system(name: str | None = None) -> bool:
+    """Whether this is a system of RIKEN; none is known here."""
     return False
 
 

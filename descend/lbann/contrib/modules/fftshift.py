@@ -1,5 +1,0 @@
-"""The zero frequency in the middle."""
-
-from descend.zoo.modules import FFTShift
-
-__all__ = ["FFTShift"]

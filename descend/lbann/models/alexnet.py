@@ -1,5 +1,0 @@
-"""AlexNet."""
-
-from descend.zoo.networks import AlexNet
-
-__all__ = ["AlexNet"]

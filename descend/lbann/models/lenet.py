@@ -1,5 +1,0 @@
-"""LeNet."""
-
-from descend.zoo.networks import LeNet
-
-__all__ = ["LeNet"]

@@ -1,5 +1,0 @@
-"""RoBERTa."""
-
-from descend.zoo.language import RoBERTa
-
-__all__ = ["RoBERTa"]

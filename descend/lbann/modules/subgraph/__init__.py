@@ -1,5 +1,0 @@
-"""Modules whose parts lie on grids of processes."""
-
-from descend.zoo.modules import MultiheadAttentionAllsubGraph
-
-__all__ = ["MultiheadAttentionAllsubGraph"]

@@ -1,5 +1,0 @@
-"""Attention."""
-
-from descend.zoo.modules import MultiheadAttention
-
-__all__ = ["MultiheadAttention"]

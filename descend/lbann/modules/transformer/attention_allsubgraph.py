@@ -1,5 +1,0 @@
-"""Attention whose heads lie on grids of processes."""
-
-from descend.zoo.modules import MultiheadAttentionAllsubGraph
-
-__all__ = ["MultiheadAttentionAllsubGraph"]

@@ -1,5 +1,0 @@
-"""Encodings of positions."""
-
-from descend.zoo.modules import LearnedInputEncoding, PositionalEncoding, RotaryPositionalEmbedding
-
-__all__ = ["LearnedInputEncoding", "PositionalEncoding", "RotaryPositionalEmbedding"]
