@@ -229,6 +229,10 @@ lazy.moved(
         "descend.optim.compat": "descend.compat",
         "descend.models": "descend.lbann.models",
         "descend.modules": "descend.zoo.modules",
+        "descend.modules.activations": "descend.zoo.modules.dense",
+        "descend.modules.attention_allsubgraph": "descend.zoo.modules.attention",
+        "descend.modules.convolution": "descend.zoo.modules.dense",
+        "descend.modules.pytorch": "descend.zoo.modules.dense",
         "descend.optim.conformance": "descend.conformance",
     }
 )

@@ -23,13 +23,15 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from descend.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from descend.errors import DescendError
 
@@ -49,6 +51,7 @@ __all__ = [
     "is_number",
     "require",
     "shown",
+    "together",
 ]
 
 SHOWN = 80  # characters of a value in an error
@@ -270,7 +273,7 @@ def require(
     where: str = "",
     error: Callable[[list[str]], DescendError] = ConfigurationError,
 ) -> None:
-    """Raise one error with all problems; do nothing where there are none.
+    """Raise one error with all problems; do nothing where there are none. Within `together` the error waits.
 
     Args:
         problems: What the checks returned: sentences, None, or several of them.
@@ -280,8 +283,45 @@ def require(
     Raises:
         ConfigurationError: there is at least one problem; or the `error` that was given.
     """
-    if found := collect(*problems):
-        raise error([f"{where}: {one}" if where else one for one in found])
+    sentences = [f"{where}: {sentence}" if where else sentence for sentence in collect(*problems)]
+    waiting = _WAITING.get()
+    if waiting is not None:
+        waiting.extend(sentences)
+    elif sentences:
+        raise error(sentences)
+
+
+_WAITING: ContextVar[list[str] | None] = ContextVar("waiting", default=None)
+
+
+@contextmanager
+def together(error: Callable[[list[str]], DescendError] = ConfigurationError) -> Generator[None]:
+    """Checks by `require` within raise one error at the end, with the problems of all.
+
+    An exception within, such as that of a comparison with a value that was refused before, ends the checks; where there
+    were problems before it, these are what is raised. Within another `together` this one adds to it.
+
+    Args:
+        error: The class of the error.
+
+    Raises:
+        ConfigurationError: there is at least one problem; or the `error` that was given.
+    """
+    if _WAITING.get() is not None:
+        yield
+        return
+    problems: list[str] = []
+    token = _WAITING.set(problems)
+    try:
+        yield
+    except Exception as other:
+        if problems:
+            raise error([*problems, *getattr(other, "problems", ())]) from None
+        raise
+    finally:
+        _WAITING.reset(token)
+    if problems:
+        raise error(problems)
 
 
 def _problem(name: str, expected: str, value: object, also: Sequence[object], remedy: str, near: str = "") -> str:

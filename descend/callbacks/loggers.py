@@ -472,7 +472,7 @@ class WandbLogger(Logger):
         require(
             check_string("project", self.project, empty=False, one_line=True, also=(None,)),
             check_string("run_name", self.run_name, empty=False, one_line=True, also=(None,)),
-            None if self.mode in _WANDB_MODES else f"mode must be one of {_WANDB_MODES} and is {shown(self.mode)}",
+            None if self.mode in _WANDB_MODES else f"mode must be one of {_WANDB_MODES}, got {shown(self.mode)}",
             check_path("directory", self.directory, also=(None,)),
             check_instance("options", self.options, Mapping, "a dict"),
             where="WandbLogger",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from descend.compat import authors, lbann_optimizers, optax, pytorch_optimizer, torch_optim
+from descend.compat import authors, lbann_optimizers, optax, torch_optim
 from descend.compat.mxnet import common, mxnet19, mxnet20, schedulers
 from descend.compat.translation import Translation, build, call
 from descend.errors import RuleError, Unsupported, nearest
@@ -24,7 +24,6 @@ OPTIMIZERS: dict[str, tuple[Mapping[str, Callable[..., Translation]], Mapping[st
     "torch": (torch_optim.OPTIMIZERS, torch_optim.REFUSED),
     "lbann": (lbann_optimizers.OPTIMIZERS, lbann_optimizers.REFUSED),
     "optax": (optax.OPTIMIZERS, optax.REFUSED),
-    "pytorch_optimizer": (pytorch_optimizer.OPTIMIZERS, pytorch_optimizer.REFUSED),
     **authors.SOURCES,
 }
 LIBRARIES = tuple(OPTIMIZERS)
@@ -56,7 +55,7 @@ def _named(library: str, name: str) -> str:
 
 def _text(library: str, what: str, name: object, known: Iterable[str]) -> None:
     if not isinstance(name, str):
-        raise RuleError(f"{library}: the name of {what} is a text and is {name!r}; known are {', '.join(known)}")
+        raise RuleError(f"{library}: the name of {what} must be a string, got {name!r}; known are {', '.join(known)}")
 
 
 def recipe_from_library(library: str, name: str, kwargs: Mapping[str, Any]) -> Translation:
@@ -93,7 +92,7 @@ def from_library(library: str, name: str, params: Iterable[Any], **kwargs: Any) 
 
 def _in_their_words(problem: str, title: str, kwargs: Mapping[str, Any]) -> str:
     """A problem that names an option of ours, with the library's argument that the value came from in front."""
-    seen = problem.rpartition(" is ")[2]
+    seen = problem.rpartition(", got ")[2]
     if any(re.search(rf"\b{re.escape(key)}\b", problem) for key in kwargs):
         return problem
     meant = [f"{key}={value!r}" for key, value in kwargs.items() if any(map(seen.startswith, _shown(value)))]

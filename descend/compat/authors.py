@@ -14,6 +14,7 @@ from descend.optim.rules.adam import AdamW
 from descend.optim.rules.adan import Adan
 from descend.optim.rules.ademamix import AdEMAMix
 from descend.optim.rules.adopt import ADOPT
+from descend.optim.rules.lars import LARS
 from descend.optim.rules.lion import Lion
 from descend.optim.rules.mars import MARS
 
@@ -130,6 +131,38 @@ def _lion(lr: float = 1e-4, betas: Sequence[float] = (0.9, 0.99), weight_decay: 
     return Translation(Lion(betas[0], betas[1]), lr, weight_decay=weight_decay, decay="decoupled")
 
 
+# ---- LARS of pytorch_optimizer 4.1, a published rule with conventions of its own
+#
+# Its Lamb is not: v is not corrected for its bias, the ratio is of the uncorrected direction, norms are at most
+# 10.
+
+
+def _lars(
+    lr: float = 1e-3,
+    weight_decay: float = 0.0,
+    momentum: float = 0.9,
+    dampening: float = 0.0,
+    trust_coefficient: float = 1e-3,
+    nesterov: bool = False,
+    maximize: bool = False,
+    foreach: bool | None = None,
+) -> Translation:
+    rule = LARS(
+        momentum,
+        trust_coefficient,
+        rate_inside=False,
+        nesterov=nesterov and momentum > 0,
+        dampening=dampening if momentum > 0 else 0.0,
+        one_at_zero_gradient=False,
+    )
+
+    def own(member: TranslatedGroup) -> Mapping[str, Any]:
+        matrix = member.tensor.dim() > 1
+        return {"scaled": matrix, "weight_decay": weight_decay if matrix else 0.0}
+
+    return Translation(rule, lr, weight_decay=weight_decay, maximize=maximize, own=own)
+
+
 SOURCES: Mapping[str, tuple[Mapping[str, Callable[..., Translation]], Mapping[str, str]]] = {
     "apple/ml-ademamix": ({"AdEMAMix": _ademamix}, {}),
     "iShohei220/adopt": ({"ADOPT": _adopt}, {}),
@@ -139,5 +172,12 @@ SOURCES: Mapping[str, tuple[Mapping[str, Callable[..., Translation]], Mapping[st
     "AGI-Arena/MARS": (
         {"MARS": _mars},
         {"MARS_M": "it is Muon on MARS's gradient, and MARS is a rule of elements here"},
+    ),
+    "pytorch_optimizer": (
+        {"lars": _lars},
+        {
+            "lamb": "its arithmetic is not LAMB's: v uncorrected, a ratio of the uncorrected direction, norms limited "
+            "to 10"
+        },
     ),
 }

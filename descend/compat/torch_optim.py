@@ -51,7 +51,7 @@ def _rate(lr: Any) -> Any:
 
 def _pair(values: Sequence[float], name: str = "betas") -> tuple[float, float]:
     if len(values) != 2 or None in values:
-        raise RuleError(f"{name} are two numbers and are {values!r}")
+        raise RuleError(f"{name} must be two numbers, got {values!r}")
     return float(values[0]), float(values[1])
 
 
@@ -237,7 +237,7 @@ def _muon(
     adjust_lr_fn: str | None = None,
 ) -> Translation:
     if len(ns_coefficients) != 3 or None in ns_coefficients:
-        raise RuleError(f"ns_coefficients are three numbers and are {ns_coefficients!r}")
+        raise RuleError(f"ns_coefficients must be three finite numbers, got {ns_coefficients!r}")
     a, b, c = ns_coefficients
     rule = Muon(momentum, nesterov, ns_steps, (a, b, c), eps, adjust_lr_fn or "original", bfloat16=True)
     return Translation(rule, _rate(lr), weight_decay=weight_decay, decay="decoupled", refuse=_matrix_only)
@@ -322,7 +322,7 @@ def _polynomial_lr(lr: float, total_iters: int = 5, power: float = 1.0, last_epo
 def _cosine_lr(lr: float, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> Schedule:
     _fresh("CosineAnnealingLR", last_epoch)
     if T_max < 1:
-        raise RuleError(f"torch's CosineAnnealingLR divides by T_max, which must be at least 1 and is {T_max!r}")
+        raise RuleError(f"T_max must be an integer >= 1, got {T_max!r}")
     return Cosine(lr, T_max, eta_min, repeats=True)
 
 

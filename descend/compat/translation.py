@@ -127,7 +127,7 @@ def check_kinds(title: str, make: Callable[..., object], given: Mapping[str, Any
         RuleError: An argument is not of its kind, such as "False" for a flag, which would count as true.
     """
     problems = [
-        f"{title}: {name} must be {wanted} and is {given[name]!r}"
+        f"{title}: {name} must be {wanted}, got {given[name]!r}"
         for name, p in inspect.signature(make).parameters.items()
         if name in given and (wanted := _wanted(str(p.annotation), given[name])) is not None
     ]

@@ -6,7 +6,7 @@ The expectations are those of the published rules, written again in float64 in `
 `docs/conformance.md`.
 """
 
-from descend.conformance.cli_target import arguments, load
+from descend.conformance.candidate import arguments, load
 from descend.conformance.examine import examine, survey
 from descend.conformance.published import PUBLISHED, Published
 from descend.conformance.report import CheckFinding, Report, Verdict

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import io
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -16,16 +16,13 @@ import torch
 from descend.conformance import gradient_checks as gradients
 from descend.conformance import group_checks as groups
 from descend.conformance import rule_checks as rules
-from descend.conformance import state_checks as state
-from descend.conformance import tensor_checks as tensors
-from descend.conformance.candidate import Candidate, OptionRefused, first_line
-from descend.conformance.cli_target import classes
+from descend.conformance.candidate import Candidate, OptionRefused, classes, draw, first_line
 from descend.conformance.published import Published, find, guess
 from descend.conformance.report import CheckFinding, CheckOutcome, Report, Verdict, fail, not_applicable, ok
-from descend.conformance.requirements import requirements_of
 from descend.errors import RuleError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
     from types import ModuleType
 
 __all__ = ["examine", "survey"]
@@ -44,12 +41,12 @@ class Check:
 
 CHECKS = (
     Check("float32", "float32 weights follow the path of float64 ones", rules.single_precision),
-    Check("order of the weights", "the same for the list turned round", tensors.order),
-    Check("0-d tensor", "as the same number in a vector of one", tensors.scalar),
-    Check("empty tensor", "no error, and no effect on others", tensors.empty),
-    Check("non-contiguous tensor", "as the contiguous one", tensors.non_contiguous),
-    Check("overlapping tensor", "refused, with the weights as before", tensors.overlapping),
-    Check("zero weights", "finite, and they move", tensors.zero_weights),
+    Check("order of the weights", "the same for the list turned round", gradients.order),
+    Check("0-d tensor", "as the same number in a vector of one", gradients.scalar),
+    Check("empty tensor", "no error, and no effect on others", gradients.empty),
+    Check("non-contiguous tensor", "as the contiguous one", gradients.non_contiguous),
+    Check("overlapping tensor", "refused, with the weights as before", gradients.overlapping),
+    Check("zero weights", "finite, and they move", gradients.zero_weights),
     Check("NaN in a gradient", "weights finite two clean steps later", gradients.nan),
     Check("infinity in a gradient", "weights finite two clean steps later", gradients.infinity),
     Check("fp16 zero gradients", "weights unchanged", gradients.half_zeros),
@@ -60,13 +57,13 @@ CHECKS = (
     Check("frozen", "unchanged, no state", gradients.frozen),
     Check("frozen later", "unchanged in spite of a gradient left over", gradients.frozen_later),
     Check("caller's gradients", "unchanged by the step", gradients.gradients_kept),
-    Check("state round trip", "the same bits after save and load", state.round_trip),
-    Check("state file", "readable with weights_only", state.safe_file),
-    Check("state by name", "after reordering it follows the name, or is refused", state.by_name),
-    Check("deepcopy", "the same bits, apart from each other", state.deep_copy),
-    Check("closure", "step(closure) returns the loss", state.closure),
-    Check("add_param_group", "the new group moves like new", state.added_group),
-    Check("zero_grad", "zeros or none, as asked", state.zero_grad),
+    Check("state round trip", "the same bits after save and load", groups.round_trip),
+    Check("state file", "readable with weights_only", groups.safe_file),
+    Check("state by name", "after reordering it follows the name, or is refused", groups.by_name),
+    Check("deepcopy", "the same bits, apart from each other", groups.deep_copy),
+    Check("closure", "step(closure) returns the loss", groups.closure),
+    Check("add_param_group", "the new group moves like new", groups.added_group),
+    Check("zero_grad", "zeros or none, as asked", groups.zero_grad),
     Check("options of a group", "each group follows its own", groups.own_options),
     Check("misspelt group key", "refused", groups.misspelt_key),
     Check("rate of a group", "-1, NaN and infinity refused", groups.rate_of_group),
@@ -225,3 +222,51 @@ def _missing(subject: Candidate) -> list[str]:
     """Required arguments without a value."""
     _weights, *others = [name for name, default in subject.stated.items() if default is inspect.Parameter.empty] or [""]
     return [name for name in others if name != "lr" and name not in subject.args]
+
+
+# ---- what a step asks for where dense gradients in the weights are not enough for it
+
+
+def _with_closure(optimizer: Any, p: torch.nn.Parameter) -> None:
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = p.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+
+
+def _with_loss(optimizer: Any, p: torch.nn.Parameter) -> None:
+    p.grad = draw(p.shape, 1)
+    optimizer.step(lambda: 1.0)
+
+
+def _with_graph(optimizer: Any, p: torch.nn.Parameter) -> None:
+    p.pow(3).sum().backward(create_graph=True)
+    optimizer.step()
+
+
+def _with_rows(optimizer: Any, p: torch.nn.Parameter) -> None:
+    p.grad = draw(p.shape, 1).to_sparse(1)
+    optimizer.step()
+
+
+_ATTEMPTS: tuple[tuple[str, Callable[[Any, torch.nn.Parameter], None]], ...] = (
+    ("a closure", _with_closure),
+    ("a closure", _with_loss),
+    ("gradients that can be differentiated once more", _with_graph),
+    ("sparse gradients", _with_rows),
+)
+
+
+def requirements_of(subject: Candidate) -> str | None:
+    """Which of these lets an optimizer step that raises without them; None where none does."""
+    for words, attempt in _ATTEMPTS:
+        p = torch.nn.Parameter(draw((4, 3), 0))
+        try:
+            attempt(subject.over([p]), p)
+        except Exception:  # whatever it raises, this is not what it asks for
+            continue
+        return words
+    return None

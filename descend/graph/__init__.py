@@ -24,8 +24,7 @@ from descend.graph.optimizers import (
     RMSprop,
     check_optimizer,
 )
-from descend.graph.order import traverse_layer_graph
-from descend.graph.outputs import prediction_outputs
+from descend.graph.order import prediction_outputs, traverse_layer_graph
 from descend.graph.plan import (
     Plan,
     PlannedL2,

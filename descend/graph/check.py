@@ -22,13 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from descend.arguments.leniency import Deviation
 from descend.errors import GraphError
-from descend.graph.bulk import gc_paused
-from descend.graph.checking.nodes import NodeGraph
-from descend.graph.checking.objective import planned_metrics, planned_objective
+from descend.graph.checking.nodes import NodeGraph, planned_metrics, planned_objective
 from descend.graph.checking.problems import ProblemList
 from descend.graph.checking.shapes import ShapeInference
 from descend.graph.checking.weight_table import WeightTable
-from descend.graph.enums import DataType
+from descend.graph.enums import DataType, gc_paused
 from descend.graph.metrics import Metric
 from descend.graph.order import cycles, topological
 from descend.graph.plan import Plan, PlannedLayer

@@ -23,8 +23,7 @@ from typing import Any, ClassVar
 
 from descend.arguments.leniency import Deviation, refused
 from descend.errors import ConfigurationError, WrongType, nearest
-from descend.graph.enums import DataType
-from descend.graph.exported import Exported
+from descend.graph.enums import DataType, Exported
 from descend.graph.fields import FieldType, annotation_of, described, field_types, refuse_unknown, take_all
 from descend.graph.layer_kind import Incoming, LayerKind, Shape, WeightSlot, shown
 from descend.graph.weights import Weights

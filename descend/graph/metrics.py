@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from descend.graph.exported import Exported
+from descend.graph.enums import Exported
 from descend.graph.fields import FieldType, described, refuse_unknown, shows_options, take_all
 from descend.graph.layer import Layer, check_layer
 

@@ -9,8 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from descend.errors import ConfigurationError, nearest
-from descend.graph.enums import SubGraphCommunication
-from descend.graph.exported import Exported
+from descend.graph.enums import Exported, SubGraphCommunication
 from descend.graph.fields import FieldType, described, refuse_unknown, shows_options, take_all, take_list
 from descend.graph.layer import Layer
 from descend.graph.metrics import BaseMetric, Metric

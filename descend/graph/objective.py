@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from descend.arguments.leniency import Deviation, refused
 from descend.errors import WrongType
-from descend.graph.exported import Exported
+from descend.graph.enums import Exported
 from descend.graph.fields import FieldType, refuse_unknown, shows_options, take_all, take_list
 from descend.graph.layer import Layer, check_layer
 from descend.graph.weights import Weights

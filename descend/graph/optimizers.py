@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from descend.arguments.strict_keywords import canonical_names
 from descend.errors import ConfigurationError, GraphError, warn
-from descend.graph.exported import Exported
+from descend.graph.enums import Exported
 from descend.graph.fields import described, field_types
 
 if TYPE_CHECKING:

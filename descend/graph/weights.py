@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from descend.graph.enums import DataType, ShardingStrategy
-from descend.graph.exported import Exported
+from descend.graph.enums import DataType, Exported, ShardingStrategy
 from descend.graph.fields import FieldType, described, refuse_unknown, shows_options, take_all
 from descend.graph.optimizers import Optimizer
 

@@ -9,10 +9,8 @@ import torch
 from torch.nn import functional
 
 from descend.graph import ChannelwiseSoftmax, Elu, Identity, LeakyRelu, LogSoftmax, Relu, Softmax
-from descend.lower.channels import by_channel
-from descend.lower.gradients import with_gradient
+from descend.lower.formats import by_channel, may_branch, with_gradient
 from descend.lower.registry import lowers
-from descend.lower.tracing import may_branch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -30,13 +30,27 @@ from descend.graph import (
     Softmax,
     Variance,
 )
+from descend.torch_private import is_functorch_wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
 
     from descend.lower.registry import Forward
 
-__all__ = ["WIDE", "WIDE_INSIDE", "in_formats", "torch_format", "widened"]
+__all__ = [
+    "WIDE",
+    "WIDE_INSIDE",
+    "by_channel",
+    "in_formats",
+    "in_transform",
+    "may_branch",
+    "torch_format",
+    "widened",
+    "with_gradient",
+]
+
 
 # Squares and sums over many entries, whose parts leave half precision where the result need not.
 WIDE_INSIDE = (
@@ -106,3 +120,55 @@ def widened(forward: Forward, *, back: bool = False) -> Forward:
         return result.to(like) if back else result
 
     return wide
+
+
+# ---- samples seen channel by channel
+
+
+def by_channel(x: Tensor) -> Tensor:
+    """(samples, C, entries) from (samples, C, ...); also of no samples, where reshape cannot infer a size."""
+    return x.flatten(2) if x.dim() > 2 else x.unsqueeze(2)
+
+
+# ---- whether a forward pass may look at values: not while it is traced or exported
+
+
+def in_transform(x: Tensor) -> bool:
+    """Whether x is inside torch.func, whose tensors answer no questions of layout or value."""
+    return is_functorch_wrapped(x)
+
+
+def may_branch(x: Tensor) -> bool:
+    """Whether asking for a value is cheap and allowed: not on a GPU, while compiling, inside torch.func, or of none."""
+    return x.device.type == "cpu" and x.numel() > 0 and not torch.compiler.is_compiling() and not in_transform(x)
+
+
+# ---- functions whose gradient is not what calculus, or torch, says
+
+
+def with_gradient(
+    value: Callable[..., Tensor], gradient: Callable[..., Tensor | tuple[Tensor | None, ...]]
+) -> Callable[..., Tensor]:
+    """A function of tensors with a gradient rule of its own.
+
+    Args:
+        value: The function.
+        gradient: Takes the gradient of the output, the output, and the inputs; returns the gradient of each input.
+    """
+
+    class Ruled(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(*inputs: Any) -> Tensor:
+            return value(*inputs)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            ctx.save_for_backward(output, *inputs)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return gradient(gradients[0], *ctx.saved_tensors)
+
+    return cast("Callable[..., Tensor]", Ruled.apply)

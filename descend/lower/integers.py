@@ -9,9 +9,8 @@ import torch
 
 from descend.errors import DataError
 from descend.graph.kinds.integers import CheckedIndex, IntegerConstant, IntegerOperator, IntegerReduction, ToFormat
-from descend.lower.gradients import with_gradient
+from descend.lower.formats import in_transform, with_gradient
 from descend.lower.registry import lowers
-from descend.lower.tracing import in_transform
 
 if TYPE_CHECKING:
     from torch import Tensor

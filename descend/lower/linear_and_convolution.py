@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+import torch
 from torch.nn import functional
 
 from descend.graph import (
+    GRU,
     ChannelwiseFullyConnected,
     ChannelwiseScaleBias,
     Convolution,
@@ -14,7 +16,7 @@ from descend.graph import (
     EntrywiseScaleBias,
     FullyConnected,
 )
-from descend.lower.channels import by_channel
+from descend.lower.formats import by_channel
 from descend.lower.registry import lowers
 
 if TYPE_CHECKING:
@@ -96,5 +98,24 @@ def entrywise_scale_bias(planned: PlannedLayer) -> Forward:
 
     def forward(x: Tensor, weights: Tensor) -> Tensor:
         return x * weights[:, 0].view(shape) + weights[:, 1].view(shape)
+
+    return forward
+
+
+# ---- layers that walk along a sequence
+
+
+@lowers(GRU)
+def gru(planned: PlannedLayer) -> Forward:
+    """torch's own, whose gates, order and weights are LBANN's."""
+    layers: int = planned.layer.setting("num_layers")
+
+    def forward(sequence: Tensor, hidden: Tensor, *weights: Tensor) -> Tensor:
+        if not len(sequence):  # torch's kernel takes no empty batch
+            return sequence[:, :, :1].expand(0, *planned.output_shape)
+        start = hidden.reshape(len(hidden), layers, -1).transpose(0, 1).contiguous()
+        differentiable = torch.is_grad_enabled()  # cuDNN has a gradient of its training mode alone
+        # has_biases, num_layers, dropout, train, bidirectional, batch_first
+        return torch.gru(sequence, start, list(weights), True, layers, 0.0, differentiable, False, True)[0]
 
     return forward

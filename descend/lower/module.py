@@ -23,27 +23,20 @@ from descend.graph import (
 )
 from descend.lower import (
     activations,
-    images,
     indexing,
-    inputs,
     integers,
     losses,
     mathematics,
     normalization,
     operators,
-    recurrent,
-    reductions,
-    regularization,
     sources,
-    tables,
     transforms,
 )
 from descend.lower import linear_and_convolution as learning
-from descend.lower.formats import WIDE, widened
+from descend.lower.formats import WIDE, in_transform, widened
 from descend.lower.forward_context import ForwardContext, register_draws
 from descend.lower.initialize import initial_values
 from descend.lower.registry import lowering
-from descend.lower.tracing import in_transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -55,20 +48,14 @@ __all__ = ["LoweredModel", "PlainModule", "lower"]
 
 FAMILIES = (
     activations,
-    images,
     indexing,
-    inputs,
     integers,
     learning,
     losses,
     mathematics,
     normalization,
     operators,
-    recurrent,
-    reductions,
-    regularization,
     sources,
-    tables,
     transforms,
 )  # importing them registers their kinds
 

@@ -10,14 +10,16 @@ from torch.nn import functional
 from descend.errors import Unsupported
 from descend.graph import (
     BatchNormalization,
+    Dropout,
     EntrywiseBatchNormalization,
     InstanceNorm,
     LayerNorm,
     LocalResponseNormalization,
+    SeluDropout,
 )
-from descend.lower.channels import by_channel
+from descend.lower.formats import by_channel, may_branch
+from descend.lower.forward_context import stream_of
 from descend.lower.registry import lowers
-from descend.lower.tracing import may_branch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -201,5 +203,38 @@ def local_response_normalization(planned: PlannedLayer) -> Forward:
         squares = functional.pad(by_channel(x), (0, 0, reach, reach)).square()
         sums = squares.unfold(1, 2 * reach + 1, 1).sum(-1).view_as(x)
         return x * (layer.lrn_k + layer.lrn_alpha * sums) ** -layer.lrn_beta
+
+    return forward
+
+
+# ---- layers that drop entries in training
+
+
+@lowers(Dropout, with_pass=True)
+def dropout(planned: PlannedLayer) -> Forward:
+    """x / q where an entry is kept and 0 elsewhere; x in evaluation."""
+    q = cast("Dropout", planned.layer).keep_prob
+    stream = stream_of(planned.name)
+
+    def forward(at: ForwardContext, x: Tensor) -> Tensor:
+        if not at.training or not 0 < q < 1:
+            return x
+        return (x / q).where(at.chance(stream, planned.output_shape, q), 0.0)
+
+    return forward
+
+
+@lowers(SeluDropout, with_pass=True)
+def selu_dropout(planned: PlannedLayer) -> Forward:
+    """a x + b where an entry is kept and a α' + b elsewhere; x in evaluation."""
+    layer = cast("SeluDropout", planned.layer)
+    q, dropped = layer.keep_prob, layer.dropped_value()
+    stream = stream_of(planned.name)
+
+    def forward(at: ForwardContext, x: Tensor) -> Tensor:
+        if not at.training or not 0 < q < 1:
+            return x
+        a = (q + dropped**2 * q * (1 - q)) ** -0.5
+        return a * x.where(at.chance(stream, planned.output_shape, q), dropped) - a * (1 - q) * dropped
 
     return forward

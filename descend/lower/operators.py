@@ -11,8 +11,7 @@ import torch
 from torch.nn import functional
 
 from descend.graph import OperatorLayer, ops
-from descend.lower.formats import in_formats
-from descend.lower.gradients import with_gradient
+from descend.lower.formats import in_formats, with_gradient
 from descend.lower.registry import lowers
 
 if TYPE_CHECKING:

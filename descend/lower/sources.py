@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from descend.graph import Bernoulli, Constant, Gaussian, MiniBatchIndex, MiniBatchSize, Uniform, WeightsLayer
+from descend.graph import Bernoulli, Constant, Gaussian, Input, MiniBatchIndex, MiniBatchSize, Uniform, WeightsLayer
 from descend.lower.forward_context import stream_of
 from descend.lower.registry import lowers
 
@@ -89,3 +89,17 @@ def mini_batch_size(planned: PlannedLayer) -> Forward:
 def weights_layer(planned: PlannedLayer) -> Forward:
     """The weights, for every sample."""
     return lambda at, weights: weights.expand(at.samples, *weights.shape)
+
+
+# ---- where data enter the graph
+
+
+@lowers(Input)
+def input_layer(planned: PlannedLayer) -> Forward:
+    """The field as it comes; single numbers become tensors of one entry."""
+    shape = planned.output_shape
+
+    def forward(x: Tensor) -> Tensor:
+        return x if x.shape[1:] == shape else x.reshape(-1, *shape)
+
+    return forward

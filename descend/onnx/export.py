@@ -12,8 +12,8 @@ from descend.errors import Unsupported
 from descend.graph import Dummy, Evaluation
 from descend.machine import __version__
 from descend.onnx import elementwise as numbers
-from descend.onnx import integers, operators, shapes
 from descend.onnx import linear as dense
+from descend.onnx import operators, shapes
 from descend.onnx.graph_exporter import OPSET, GraphExporter, exporter
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["export"]
 
-FAMILIES = (dense, integers, numbers, operators, shapes)  # importing them registers their kinds
+FAMILIES = (dense, numbers, operators, shapes)  # importing them registers their kinds
 SAMPLES = "samples"  # the name of the first dimension of every input and output
 
 

@@ -15,15 +15,15 @@ from onnx import external_data_helper, helper, numpy_helper
 from descend.errors import ConfigurationError, DescendError, StorageError, Unsupported, nearest
 from descend.graph import DataType, Identity, Input, Layer, Model, Trained
 from descend.graph.order import parents_of
-from descend.onnx.budget import Budget
 from descend.onnx.folding import fold, foldable
-from descend.onnx.graph_importer import GraphImporter
+from descend.onnx.graph_importer import GraphImporter, NodeImporter, importer, integers_of
 from descend.onnx.importers import ENTRYWISE, JOINABLE
 from descend.onnx.permuted import MOVING, import_permuted, joined_samples, plain_shape
-from descend.onnx.registry import NodeImporter, importer, integers_of
-from descend.onnx.types import HALVES, INTEGERS, output_types, primary_inputs
 from descend.onnx.values import (
+    HALVES,
+    INTEGERS,
     MULTIPLE,
+    Budget,
     ConstantValue,
     Node,
     Permuted,
@@ -31,6 +31,8 @@ from descend.onnx.values import (
     Tensor,
     UnsupportedNode,
     Value,
+    output_types,
+    primary_inputs,
 )
 from descend.onnx.versions import NEWEST, modernized, schema_of
 

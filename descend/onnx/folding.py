@@ -22,7 +22,7 @@ from descend.onnx.values import ConstantValue, Node, UnsupportedNode, integers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from descend.onnx.budget import Budget
+    from descend.onnx.values import Budget
 
 __all__ = ["fold", "foldable"]
 

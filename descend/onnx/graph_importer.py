@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import numpy as np
 
@@ -15,15 +16,14 @@ from descend.graph.kinds.integers import CheckedIndex, IntegerConstant, ToFormat
 from descend.graph.layer import shown
 from descend.graph.optimizers import NoOptimizer
 from descend.graph.weights import ArrayInitializer
-from descend.onnx.budget import Budget
-from descend.onnx.values import ConstantValue, Node, Permuted, Shape, Tensor, UnsupportedNode, Value
+from descend.onnx.values import Budget, ConstantValue, Node, Permuted, Shape, Tensor, UnsupportedNode, Value
 
 if TYPE_CHECKING:
     from collections import Counter
 
     from numpy.typing import NDArray
 
-__all__ = ["LARGEST_EXACT", "GraphImporter"]
+__all__ = ["LARGEST_EXACT", "GraphImporter", "NodeImporter", "importer", "imports", "integers_of"]
 
 _Layered = TypeVar("_Layered", bound=Tensor | Permuted)
 
@@ -258,3 +258,36 @@ def _unique(wish: str, taken: dict[str, int]) -> str:
         name = f"{wish}_{taken[wish]}"
     taken[name] = 1
     return name
+
+
+# ---- the table of functions that make layers of an operator's nodes
+
+NodeImporter = Callable[[GraphImporter, Node], Value | tuple[Value | None, ...]]  # None: an output that nothing takes
+
+# What an operator does with integers: its layers compute fractions, and integers in them would be rounded; it moves
+# entries and computes nothing; or its importer has layers that compute integers.
+Integers = Literal["refused", "moved", "computed"]
+
+_IMPORTERS: dict[str, NodeImporter] = {}
+_INTEGERS: dict[str, Integers] = {}
+
+
+def imports(*kinds: str, integers: Integers = "refused") -> Callable[[NodeImporter], NodeImporter]:
+    """Register the decorated function for these operators, and what they do with integers."""
+
+    def keep(function: NodeImporter) -> NodeImporter:
+        _IMPORTERS.update(dict.fromkeys(kinds, function))
+        _INTEGERS.update(dict.fromkeys(kinds, integers))
+        return function
+
+    return keep
+
+
+def importer(kind: str) -> NodeImporter | None:
+    """The function for an operator; None where there is none."""
+    return _IMPORTERS.get(kind)
+
+
+def integers_of(kind: str) -> Integers:
+    """How an operator treats integers."""
+    return _INTEGERS.get(kind, "refused")

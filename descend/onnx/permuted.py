@@ -20,8 +20,7 @@ from descend.onnx.importers import ENTRYWISE, fully_connected, new_axes, picked,
 from descend.onnx.values import MULTIPLE, ConstantValue, Node, Permuted, ShapeValue, Tensor, UnsupportedNode
 
 if TYPE_CHECKING:
-    from descend.onnx.graph_importer import GraphImporter
-    from descend.onnx.registry import NodeImporter
+    from descend.onnx.graph_importer import GraphImporter, NodeImporter
     from descend.onnx.values import Groups, Value
 
 __all__ = ["MOVING", "import_permuted", "joined_samples", "plain_shape"]

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import onnx
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from descend.graph import Layer
 
 __all__ = [
+    "HALVES",
+    "INTEGERS",
     "MULTIPLE",
+    "Budget",
     "ConstantValue",
     "Groups",
     "Node",
@@ -33,6 +37,8 @@ __all__ = [
     "UnsupportedNode",
     "Value",
     "integers",
+    "output_types",
+    "primary_inputs",
     "text",
 ]
 
@@ -296,3 +302,145 @@ def _expected(value: Any, default: Any) -> str:
             good = all(isinstance(one, int) for one in value)
         return "" if good else "a list of integers"
     return "" if isinstance(value, type(default)) else f"a value of type {type(default).__name__}"
+
+
+# ---- types of tensors: what a node gives, by the schema of its operator, and which of its inputs it computes with
+
+_T = onnx.TensorProto
+
+INTEGERS: Mapping[int, str] = {
+    _T.INT8: "int8",
+    _T.INT16: "int16",
+    _T.INT32: "int32",
+    _T.INT64: "int64",
+    _T.UINT8: "uint8",
+    _T.UINT16: "uint16",
+    _T.UINT32: "uint32",
+    _T.UINT64: "uint64",
+}
+HALVES: Mapping[int, str] = {_T.FLOAT16: "float16", _T.BFLOAT16: "bfloat16"}
+
+# Attributes that say the type of what a node gives, where nothing that it is given does.
+_BY_ATTRIBUTE = {"Cast": "to", "EyeLike": "dtype", "ConstantOfShape": "value", "Constant": "value"}
+_PARAMETERS = {"Pow": (0,), "OneHot": (2,)}  # places of what is computed with, where the schema says more or other ones
+
+
+def output_types(node: Node, schema: onnx.defs.OpSchema) -> tuple[int, ...]:
+    """The type of each output; float32 where nothing says so.
+
+    Args:
+        node: A node as the file has it.
+        schema: The schema of its version.
+    """
+    bound: dict[str, int] = {}
+    for value, word in zip(node.inputs, _type_words(schema), strict=False):
+        if value is not None:
+            bound.setdefault(word, value.type)
+    for one in schema.type_constraints:
+        if len(one.allowed_type_strs) == 1:
+            bound.setdefault(one.type_param_str, _of_word(one.allowed_type_strs[0]))
+    by_attribute = _of_attribute(node)
+    words = [one.type_str for one in schema.outputs]
+    words += words[-1:] * (len(node.taken) - len(words))
+    return tuple(by_attribute or bound.get(word) or _of_word(word) for word in words[: max(len(node.taken), 1)])
+
+
+def primary_inputs(node: Node) -> list[int]:
+    """Places of the inputs that a node computes with, or moves: not of indices, axes or sizes."""
+    if node.kind in _PARAMETERS:
+        return [place for place in _PARAMETERS[node.kind] if place < len(node.inputs)]
+    schema = onnx.defs.get_schema(node.kind)
+    words = [word for word, _ in zip(_type_words(schema), node.inputs, strict=False)]
+    given = schema.outputs[0].type_str
+    wanted = given if given in words else words[0] if words else ""
+    return [place for place, word in enumerate(words) if word == wanted]
+
+
+def _type_words(schema: onnx.defs.OpSchema) -> Iterator[str]:
+    """The type parameter of each input, of which the last may be repeated."""
+    for one in schema.inputs:
+        yield one.type_str
+    while schema.inputs and schema.inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic:
+        yield schema.inputs[-1].type_str
+
+
+def _of_attribute(node: Node) -> int:
+    value = node.attributes.get(_BY_ATTRIBUTE.get(node.kind, ""))
+    if isinstance(value, np.ndarray):
+        return onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+    if isinstance(value, bytes):
+        word = value.decode(errors="replace").upper()
+        return dict(_T.DataType.items()).get(word, 0)
+    return value if isinstance(value, int) else 0
+
+
+def _of_word(word: str) -> int:
+    """The type that a schema calls tensor(int64)."""
+    name = word.removeprefix("tensor(").removesuffix(")").upper()
+    return dict(_T.DataType.items()).get(name, _T.FLOAT)
+
+
+# ---- how much memory and work the reading of one ONNX file may take: a few bytes of a file can ask for terabytes
+#
+# Every array that is made while a file is read is counted before it is made, from the shapes of what it is made of.
+
+MAX_ENTRIES = 10**8  # of one array that is computed
+_BYTES = 4 * 10**8  # of all of them; with twice as much for intermediates this stays below 1 GB
+_OPERATIONS = 2 * 10**9  # some 5 seconds
+_LAYERS = 100_000
+_LARGEST_SHAPE = 2**48  # entries of a sample that a layer gives; more is beyond any memory
+
+
+class Budget:
+    """Counts what a file asks for, and refuses what is beyond the bounds.
+
+    The bounds grow with the file: of a model with 1 GB of weights, each may be transposed and cast a few times.
+
+    Args:
+        file_bytes: Size of the file's own tensors.
+        nodes: Number of the file's nodes.
+    """
+
+    def __init__(self, file_bytes: int = 0, nodes: int = 0) -> None:
+        self.entries = max(MAX_ENTRIES, 2 * file_bytes)
+        self.bytes = self.bytes_left = _BYTES + 8 * file_bytes
+        self.operations_left = _OPERATIONS + 64 * file_bytes
+        self.layers_left = _LAYERS + 100 * nodes
+
+    def array(self, *sizes: int, itemsize: int = 8, operations: int | None = None) -> None:
+        """Count an array before it is made.
+
+        Args:
+            sizes: Its shape.
+            itemsize: Bytes of an entry.
+            operations: What it takes to compute, in operations of about a nanosecond; by default one for each entry.
+
+        Raises:
+            UnsupportedNode: it is too large, or all arrays together are, or all operations are too many.
+        """
+        entries = prod(sizes)
+        if entries > self.entries:
+            raise UnsupportedNode(f"computes a constant of more than {self.entries:,} entries")
+        self.bytes_left -= entries * itemsize
+        self.operations_left -= entries if operations is None else operations
+        if self.bytes_left < 0:
+            raise UnsupportedNode(
+                f"is one of the nodes that compute constants of more than {self.bytes:,} bytes in all"
+            )
+        if self.operations_left < 0:
+            raise UnsupportedNode("computes constants that take too long: write the file with them computed")
+
+    def layer(self, shape: tuple[int, ...]) -> None:
+        """Count a layer.
+
+        Args:
+            shape: What it gives for a sample.
+
+        Raises:
+            UnsupportedNode: there are too many, or it gives more than any memory holds.
+        """
+        self.layers_left -= 1
+        if self.layers_left < 0:
+            raise UnsupportedNode("is one of the nodes that are written out as far more layers than the file has nodes")
+        if prod(shape) > _LARGEST_SHAPE:
+            raise UnsupportedNode("gives a tensor that no memory holds")

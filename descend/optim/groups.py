@@ -287,12 +287,12 @@ def _check_rules(what: str, rules: Any, where: str = "split") -> None:
     fitting = isinstance(rules, Mapping) if what == "options" else isinstance(rules, Iterable)
     if isinstance(rules, str) or not fitting:
         wanted = "a dict from rules to options" if what == "options" else 'a list of rules, e.g. ["bias"],'
-        raise RuleError(f"{where}: {what} must be {wanted} and is {rules!r}")
+        raise RuleError(f"{where}: {what} must be {wanted}, got {rules!r}")
     for rule in rules:
         if not isinstance(rule, str):
             raise RuleError(f"{where}: a rule is a text such as 'bias' and one of {what} is {rule!r}")
         if what == "options" and not isinstance(rules[rule], Mapping):
-            raise RuleError(f"split: the options of '{rule}' must be a dict and are {rules[rule]!r}")
+            raise RuleError(f"split: the options of '{rule}' must be a dict, got {rules[rule]!r}")
         if what == "options" and (taken := [key for key in _OWN_KEYS if key in rules[rule]]):
             raise RuleError(f"split: '{taken[0]}' of '{rule}' is not an option; split writes it itself")
 

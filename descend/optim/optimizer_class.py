@@ -146,7 +146,7 @@ def _spread(title: str, alias: str, names: tuple[str, ...], values: Any, given: 
     if both:
         raise RuleError(f"{title}: {alias} and {', '.join(both)} say the same; give one of them")
     if not isinstance(values, (tuple, list)) or len(values) != len(names):
-        raise RuleError(f"{title}: {alias} must hold {len(names)} numbers, ({', '.join(names)}), and is {values!r}")
+        raise RuleError(f"{title}: {alias} must hold {len(names)} numbers, ({', '.join(names)}), got {values!r}")
     return dict(zip(names, values, strict=True))
 
 

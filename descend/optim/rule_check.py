@@ -116,7 +116,7 @@ def _check_returned(rule: Rule, back: Any, p: Tensor, s: Any) -> None:
     if not isinstance(new, Tensor) or new.shape != p.shape:
         found = f"of shape {tuple(new.shape)}" if isinstance(new, Tensor) else repr(new)
         wanted = tuple(p.shape)
-        raise RuleError(f"{what}: {first} must be a tensor shaped like the weights, here {wanted}, and is {found}")
+        raise RuleError(f"{what}: {first} must be a tensor shaped like the weights, here {wanted}, got {found}")
     if type(after) is not type(s):
         raise RuleError(
             f"{what} must return a state of the kind that init makes, {type(s).__name__}, and returns "
@@ -126,4 +126,4 @@ def _check_returned(rule: Rule, back: Any, p: Tensor, s: Any) -> None:
         value = getattr(after, name)
         if not isinstance(value, Tensor) or value.shape != before.shape:
             found = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-            raise RuleError(f"{what}: the state's '{name}' was of shape {tuple(before.shape)} and is {found}")
+            raise RuleError(f"{what}: the state's '{name}' was of shape {tuple(before.shape)}, got {found}")

@@ -75,14 +75,14 @@ def _check(owner: object, *, rates: tuple[str, ...] = (), steps: tuple[str, ...]
     for name in (*rates, *steps):
         value = getattr(owner, name)
         if not is_number(value) or value < 0:
-            problems.append(f"{title}: {name} must be a number of at least 0 and is {value!r}")
+            problems.append(f"{title}: {name} must be a number >= 0, got {value!r}")
         elif name in steps and value != int(value):
             problems.append(f"{title}: {name} counts steps and must be whole; it is {value!r}")
         elif not isinstance(value, (int, float)):  # one of NumPy's, whose own arithmetic may be of low precision
             object.__setattr__(owner, name, int(value) if isinstance(value, Integral) else float(value))
     if shape not in SHAPES:
         close = nearest(str(shape), SHAPES)
-        problems.append(f"{title}: shape must be one of {', '.join(SHAPES)} and is {shape!r}{close}")
+        problems.append(f"{title}: shape must be one of {', '.join(SHAPES)}, got {shape!r}{close}")
     if problems:
         raise RuleError(problems)
 
@@ -93,9 +93,9 @@ def _check_parts(owner: object, *, schedules: tuple[str, ...], steps: tuple[str,
     for name in (*schedules, *steps):
         value = getattr(owner, name)
         if name in schedules and not isinstance(value, Schedule):
-            problems.append(f"{title}: {name} must be a schedule of descend.optim.schedules and is {value!r}")
+            problems.append(f"{title}: {name} must be a schedule of descend.optim.schedules, got {value!r}")
         if name in steps and not is_number(value):
-            problems.append(f"{title}: {name} must be a number of steps and is {value!r}")
+            problems.append(f"{title}: {name} must be a number of steps, got {value!r}")
     if problems:
         raise RuleError(problems)
 
@@ -132,7 +132,7 @@ class Schedule(metaclass=StrictKeywords):
             RuleError: `schedule` is none, or at_step is not an integer >= 0.
         """
         if not is_number(at_step) or at_step < 0 or at_step % 1:
-            raise RuleError(f"then: at_step counts steps, from 0 on, and is {at_step!r}")
+            raise RuleError(f"then: at_step must be an integer >= 0, got {at_step!r}")
         return Joined(self, Shifted(schedule, -at_step), at_step)
 
     def shifted(self, by_steps: int) -> Shifted:
@@ -177,7 +177,7 @@ class Step(Schedule):
     def __post_init__(self) -> None:
         _check(self, rates=("initial", "factor", "floor"), steps=("every_steps",))
         if self.every_steps < 1:
-            raise RuleError(f"Step: every_steps must be at least 1 and is {self.every_steps!r}")
+            raise RuleError(f"Step: every_steps must be an integer >= 1, got {self.every_steps!r}")
 
     def rate(self, step: int) -> float:
         """initial · factor^⌊step / every_steps⌋."""
@@ -216,7 +216,7 @@ class MultiStep(Schedule):
                 int(at) if isinstance(at, float) and at.is_integer() else operator.index(at) for at in self.at_steps
             ]
         except TypeError:
-            raise RuleError(f"MultiStep: at_steps must be integers of steps, and is {self.at_steps!r}") from None
+            raise RuleError(f"MultiStep: at_steps must be integers >= 0, got {self.at_steps!r}") from None
         object.__setattr__(self, "at_steps", tuple(steps))
         if steps != sorted(set(steps)) or any(at < 0 for at in steps):
             raise RuleError(f"MultiStep: at_steps must rise and be at least 0; they are {self.at_steps!r}")
@@ -648,7 +648,7 @@ def lint(schedule: Schedule, steps: int, *, jump: float = 0.1) -> list[ScheduleF
     if not isinstance(cast("object", steps), int) or steps < 1:
         raise RuleError(f"lint: a run has at least 1 step, and steps is {steps!r}")
     if not is_number(jump) or jump <= 0:
-        raise RuleError(f"lint: jump is a part of the largest rate, above 0, and is {jump!r}")
+        raise RuleError(f"lint: jump must be a number > 0, got {jump!r}")
     rates = [rate for _, rate in schedule.curve(steps)]
     bad = [step for step, rate in enumerate(rates) if not math.isfinite(rate) or rate < 0]
     if bad:

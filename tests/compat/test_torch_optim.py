@@ -154,7 +154,7 @@ def test_torchs_schedulers(name, kwargs):
         ("LinearLR", {"end_factor": 2.0}, "wants end_factor from 0 to 1 and it is 2.0"),
         ("ConstantLR", {"factor": 1.5}, "wants factor from 0 to 1"),
         ("ConstantLR", {"factor": 0.0}, "divides by its factor at step 5"),
-        ("CosineAnnealingLR", {"T_max": 0}, "divides by T_max"),
+        ("CosineAnnealingLR", {"T_max": 0}, "T_max must be an integer >= 1"),
     ],
 )
 def test_what_torchs_schedulers_refuse(name, kwargs, words):

@@ -33,7 +33,7 @@ def test_a_call_needs_the_arguments_of_the_signature():
         call("it", make, {"rat": 0.5})
     with pytest.raises(RuleError, match="it needs rate"):
         call("it", make, {"nesterov": True})
-    with pytest.raises(RuleError, match="it: nesterov must be True or False and is 'False'"):
+    with pytest.raises(RuleError, match="it: nesterov must be True or False, got 'False'"):
         call("it", make, {"rate": 0.5, "nesterov": "False"})
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from descend.conformance import arguments, load
-from descend.conformance.cli_target import classes
+from descend.conformance.candidate import classes
 from descend.errors import RuleError
 
 

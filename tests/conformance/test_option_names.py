@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from descend.conformance.option_names import constants_of
 from descend.conformance.published import PUBLISHED
+from descend.conformance.rule_checks import constants_of
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def chain(kind, count, **attributes):
 )
 def test_chains_that_double_constants_are_refused_by_node_and_operator(tmp_path, monkeypatch, kind, attributes):
     if kind == "Einsum":  # the bounds as they are take a second
-        monkeypatch.setattr("descend.onnx.budget._OPERATIONS", 10**8)
+        monkeypatch.setattr("descend.onnx.values._OPERATIONS", 10**8)
     nodes, last = chain(kind, 40, **attributes)
     path = write(tmp_path / "m.onnx", [*nodes, node("Add", "x", last)], {"x": (4,)}, constants={"c": np.ones(2)})
     began = time.process_time()

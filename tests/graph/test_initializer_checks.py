@@ -7,7 +7,7 @@ import pytest
 
 import descend.graph as g
 from descend.errors import GraphError
-from descend.graph.initializer_checks import initializer_problems
+from descend.graph.checking.weight_table import initializer_problems
 from descend.graph.weights import ArrayInitializer
 
 

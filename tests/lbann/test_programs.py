@@ -9,11 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import descend.models
 import pytest
 
 import descend
 import descend.data
-import descend.models
 import descend.zoo
 from descend.data.formats.python_module import imported, module_in_import
 from descend.data.transforms import Scale

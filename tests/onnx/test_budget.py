@@ -2,9 +2,8 @@
 
 import pytest
 
-from descend.onnx import budget
-from descend.onnx.budget import MAX_ENTRIES, Budget
-from descend.onnx.values import UnsupportedNode
+from descend.onnx import values as budget
+from descend.onnx.values import MAX_ENTRIES, Budget, UnsupportedNode
 
 
 def test_one_array_has_a_bound():

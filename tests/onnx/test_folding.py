@@ -5,9 +5,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from descend.onnx.budget import Budget
 from descend.onnx.folding import fold, foldable
-from descend.onnx.values import ConstantValue, Node, UnsupportedNode
+from descend.onnx.values import Budget, ConstantValue, Node, UnsupportedNode
 from tests.onnx.files import drawn
 
 A, B, ROW = drawn(3, 4), drawn(4, 5, seed=1), drawn(4, seed=2)

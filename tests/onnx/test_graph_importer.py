@@ -5,8 +5,7 @@ import pytest
 
 from descend import NoOptimizer
 from descend.graph import Add, FullyConnected, Relu, TensorPermute
-from descend.onnx.budget import Budget
-from descend.onnx.values import ConstantValue, ShapeValue, Tensor, UnsupportedNode
+from descend.onnx.values import Budget, ConstantValue, ShapeValue, Tensor, UnsupportedNode
 from tests.onnx.files import a_node, computed, drawn, importer_of
 
 S = (3, 4)

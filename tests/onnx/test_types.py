@@ -9,8 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import descend
 from descend.errors import DataError, Unsupported
-from descend.onnx.types import output_types, primary_inputs
-from descend.onnx.values import ConstantValue, Node
+from descend.onnx.values import ConstantValue, Node, output_types, primary_inputs
 from tests.onnx.operator_cases import Case, by_descend, by_onnxruntime
 
 TYPES = {"f4": TensorProto.FLOAT, "f2": TensorProto.FLOAT16, "f8": TensorProto.DOUBLE, "?": TensorProto.BOOL}

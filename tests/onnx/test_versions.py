@@ -11,7 +11,7 @@ from system_needs import require
 
 import descend
 from descend.errors import StorageError, Unsupported
-from descend.onnx import file_importer, registry
+from descend.onnx import file_importer, graph_importer
 from descend.onnx.folding import _SIZES, foldable
 from descend.onnx.versions import _OLDER, NEWEST, SINCE
 from tests.onnx.files import drawn, node, write
@@ -51,8 +51,8 @@ LEFT_OUT = {
 
 
 def test_the_table_has_all_operators_that_are_imported_or_computed():
-    assert file_importer.importer is registry.importer  # importing it registers all
-    assert {*registry._IMPORTERS, *_SIZES, *BY_HAND, "Upsample"} == SINCE.keys()
+    assert file_importer.importer is graph_importer.importer  # importing it registers all
+    assert {*graph_importer._IMPORTERS, *_SIZES, *BY_HAND, "Upsample"} == SINCE.keys()
     assert _OLDER.keys() <= SINCE.keys()
 
 

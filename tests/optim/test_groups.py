@@ -73,7 +73,7 @@ def test_further_options_and_their_order() -> None:
         ({"unscaled": 3}, "unscaled must be a list of rules"),
         ({"undecayed": [3]}, "a rule is a text such as 'bias' and one of undecayed is 3"),
         ({"options": ["*"]}, "options must be a dict from rules to options"),
-        ({"options": {"*": 3}}, r"the options of '\*' must be a dict and are 3"),
+        ({"options": {"*": 3}}, r"the options of '\*' must be a dict, got 3"),
     ],
 )
 def test_what_is_no_rule_is_named(arguments: dict[str, Any], words: str) -> None:

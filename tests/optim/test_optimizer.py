@@ -189,7 +189,7 @@ def test_lr_mult_also_holds_under_a_schedule() -> None:
             {"beta_2": 0.9},
             r"Adam has no option 'beta_2'; did you mean 'beta2'\? Its options are beta1=0.9",
         ),
-        ({"lr": -1.0}, "lr must be finite and at least 0 and is -1.0; to ascend, say maximize=True"),
+        ({"lr": -1.0}, "lr must be finite and at least 0, got -1.0; to ascend, say maximize=True"),
         ({"lr": math.nan}, "lr must be finite"),
         ({"lr": "0.1"}, "lr must be a number"),
         ({"weight_decay": math.inf}, "weight_decay must be finite"),

@@ -189,17 +189,17 @@ class Common:
         for name in ("learning_rate", "wd", "rescale_grad", "clip_gradient", "batch_size"):
             value = getattr(self, name)
             if not (is_number(value) or (value is None and name not in ("wd", "rescale_grad"))):
-                raise RuleError(f"{name} must be a number and is {value!r}")
+                raise RuleError(f"{name} must be a number, got {value!r}")
         begin: Any = self.begin_num_update
         if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
-            raise RuleError(f"begin_num_update counts updates, an integer >= 0, and is {begin!r}")
+            raise RuleError(f"begin_num_update must be an integer >= 0, got {begin!r}")
         names: Any = self.param_idx2name
         if names is not None and not (
             isinstance(names, Mapping) and all(isinstance(k, Integral) and isinstance(v, str) for k, v in names.items())
         ):
-            raise RuleError(f"param_idx2name is a dict from the tensors' numbers to their names and is {names!r}")
+            raise RuleError(f"param_idx2name must be dict[int, str], got {names!r}")
         if self.batch_size is not None and self.batch_size <= 0:
-            raise RuleError(f"batch_size must be above 0 and is {self.batch_size!r}")
+            raise RuleError(f"batch_size must be a number > 0, got {self.batch_size!r}")
 
     @property
     def fused(self) -> bool:

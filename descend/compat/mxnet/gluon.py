@@ -57,22 +57,22 @@ def _compression(params: Mapping[str, Any] | None) -> float | None:
         return None
     given: Any = params
     if not isinstance(given, Mapping) or set(given) - {"type", "threshold"}:
-        raise RuleError(f"compression_params is a dict with 'type' and perhaps 'threshold', and is {given!r}")
+        raise RuleError(f"compression_params must be a dict with 'type' and perhaps 'threshold', got {given!r}")
     kind = params.get("type")
     if kind != "2bit":
         raise Unsupported(f"compression of type {kind!r}: only MXNet's '2bit' is had here")
     threshold = number(params.get("threshold", 0.5), "threshold", "compression_params")
     if not threshold > 0:
-        raise RuleError(f"compression_params: threshold must be above 0 and is {threshold!r}")
+        raise RuleError(f"compression_params: threshold must be a number > 0, got {threshold!r}")
     return threshold
 
 
 def _arguments(name: object, given: object) -> dict[str, Any]:
     """MXNet's arguments of an optimizer given by name."""
     if not isinstance(name, str):
-        raise RuleError(f"optimizer is MXNet's name of one, or an optimizer of ours, and is {name!r}")
+        raise RuleError(f"optimizer must be MXNet's name of one, or an optimizer of descend.optim, got {name!r}")
     if given is not None and not isinstance(given, Mapping):
-        raise RuleError(f"optimizer_params is a dict of MXNet's arguments and is {given!r}")
+        raise RuleError(f"optimizer_params must be a dict of MXNet's arguments, got {given!r}")
     arguments = dict(cast("Mapping[str, Any]", given or {}))
     for key, remedy in (("batch_size", "step"), ("lr_mult", "GluonTrainer itself"), ("wd_mult", "GluonTrainer itself")):
         if key in arguments:
@@ -117,7 +117,7 @@ class GluonTrainer:
         wd_mult: Sequence[float] | Mapping[Any, float] | None = None,
     ) -> None:
         if not str(library).startswith("mxnet"):
-            raise RuleError(f"gluon.Trainer is MXNet's: library must be mxnet-2.0 or mxnet-1.9 and is {library!r}")
+            raise RuleError(f"library must be 'mxnet-2.0' or 'mxnet-1.9', got {library!r}")
         listed = _once(params)
         if isinstance(optimizer, Optimizer):
             if optimizer_params:
@@ -216,9 +216,9 @@ class GluonTrainer:
             RuleError: batch_size is not above 0, or a tensor has no gradient and ignore_stale_grad is False.
         """
         if not number(batch_size, "batch_size", "update") > 0:
-            raise RuleError(f"batch_size must be above 0 and is {batch_size!r}")
+            raise RuleError(f"batch_size must be a number > 0, got {batch_size!r}")
         if not isinstance(cast("object", ignore_stale_grad), bool):
-            raise RuleError(f"ignore_stale_grad must be True or False and is {ignore_stale_grad!r}")
+            raise RuleError(f"ignore_stale_grad must be True or False, got {ignore_stale_grad!r}")
         stale = [i for i, p in enumerate(self._params) if p.requires_grad and p.grad is None]
         if stale and not ignore_stale_grad:
             raise RuleError(

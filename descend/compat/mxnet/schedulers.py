@@ -34,9 +34,7 @@ __all__ = ["SCHEDULERS", "scheduler"]
 def _warm(then: Schedule, begin: float, peak: float, steps: int, mode: str) -> Schedule:
     """`then` after MXNet's warm-up of `steps` updates, both already in our steps."""
     if mode not in ("linear", "constant"):
-        raise RuleError(
-            f"warmup_mode must be linear or constant and is {mode!r}{nearest(mode, ('linear', 'constant'))}"
-        )
+        raise RuleError(f"warmup_mode must be linear or constant, got {mode!r}{nearest(mode, ('linear', 'constant'))}")
     if begin > peak:
         raise RuleError(f"warmup_begin_lr {begin} is above base_lr {peak}")
     if steps == 0:
@@ -56,7 +54,7 @@ def _factor(
     optimizer_learning_rate: float | None = None,
 ) -> Schedule:
     if factor > 1:
-        raise RuleError(f"factor must be at most 1 and is {factor!r}")
+        raise RuleError(f"factor must be a number <= 1, got {factor!r}")
     start = base_lr if optimizer_learning_rate is None else optimizer_learning_rate
     falling = Step(start, step, factor, stop_factor_lr)
     return _warm(falling, warmup_begin_lr, base_lr, warmup_steps, warmup_mode)
@@ -73,7 +71,7 @@ def _multi_factor(
 ) -> Schedule:
     if factor > 1 or any(at < 1 for at in step):
         raise RuleError(
-            f"factor must be at most 1 and is {factor!r}; every step must be at least 1 and they are {step!r}"
+            f"factor must be a number <= 1, got {factor!r}; every step must be an integer >= 1, got {step!r}"
         )
     start = base_lr if optimizer_learning_rate is None else optimizer_learning_rate
     after = tuple(math.floor(at) for at in step)  # the first num_update above 2.5 is 3, our step 2
@@ -83,7 +81,7 @@ def _multi_factor(
 def _after_warmup(title: str, max_update: int, warmup_steps: int) -> int:
     """Updates of the fall; below 0 where the warm-up ends after it, and MXNet stays at the full rate."""
     if max_update < 1:
-        raise RuleError(f"{title}: max_update must be at least 1 and is {max_update!r}")
+        raise RuleError(f"{title}: max_update must be an integer >= 1, got {max_update!r}")
     if max_update == warmup_steps:
         raise RuleError(
             f"{title}: the warm-up of {warmup_steps} updates leaves none of max_update={max_update}, and MXNet divides "
@@ -105,7 +103,7 @@ def _poly(
     # MXNet announces that the optimizer's rate replaces base_lr; this schedule continues with the one it was made with.
     steps = _after_warmup("PolyScheduler", max_update, warmup_steps)
     if pwr < 0:
-        raise RuleError(f"PolyScheduler: pwr must be at least 0 and is {pwr!r}; below it the last rate is infinite")
+        raise RuleError(f"PolyScheduler: pwr must be a number >= 0, got {pwr!r}: below it the last rate is infinite")
     if steps < 0:
         falling = Constant(base_lr if optimizer_learning_rate is None else optimizer_learning_rate)
     elif pwr == 0:
@@ -155,11 +153,11 @@ def _check_argument(title: str, key: str, value: object) -> None:
         return
     if title == "MultiFactorScheduler" and key == "step":
         if not isinstance(value, (list, tuple)) or not value or not all(map(is_number, value)):
-            raise RuleError(f"{title}: step must be a list of at least one number and is {value!r}")
+            raise RuleError(f"{title}: step must be a list of at least one number, got {value!r}")
     elif key in WHOLE and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise RuleError(f"{title}: {key} must be an integer >= 0 and is {value!r}")
+        raise RuleError(f"{title}: {key} must be an integer >= 0, got {value!r}")
     elif not (is_number(value) or (key == "optimizer_learning_rate" and value is None)):
-        raise RuleError(f"{title}: {key} must be a number and is {value!r}")
+        raise RuleError(f"{title}: {key} must be a number, got {value!r}")
 
 
 SCHEDULERS: dict[str, Callable[..., Schedule]] = {

@@ -2,54 +2,33 @@
 
 from descend.graph.kinds import (
     activations,
-    images,
     indexing,
-    inputs,
     losses,
     mathematics,
     normalization,
     operator_layers,
-    recurrent,
-    reductions,
-    regularization,
     sources,
-    tables,
     transforms,
 )
 from descend.graph.kinds import integers as integers  # is no part of the format, and a text finds it by this import
 from descend.graph.kinds import linear_and_convolution as learning
-from descend.graph.kinds import unsupported as refused
 from descend.graph.kinds.activations import *  # noqa: F403  # a family's own list says what is public
-from descend.graph.kinds.images import *  # noqa: F403
 from descend.graph.kinds.indexing import *  # noqa: F403
-from descend.graph.kinds.inputs import *  # noqa: F403
 from descend.graph.kinds.linear_and_convolution import *  # noqa: F403
 from descend.graph.kinds.losses import *  # noqa: F403
 from descend.graph.kinds.mathematics import *  # noqa: F403
 from descend.graph.kinds.normalization import *  # noqa: F403
 from descend.graph.kinds.operator_layers import *  # noqa: F403
-from descend.graph.kinds.recurrent import *  # noqa: F403
-from descend.graph.kinds.reductions import *  # noqa: F403
-from descend.graph.kinds.regularization import *  # noqa: F403
 from descend.graph.kinds.sources import *  # noqa: F403
-from descend.graph.kinds.tables import *  # noqa: F403
 from descend.graph.kinds.transforms import *  # noqa: F403
-from descend.graph.kinds.unsupported import *  # noqa: F403
 
 __all__: list[str] = []
 __all__ += activations.__all__
-__all__ += images.__all__
 __all__ += indexing.__all__
-__all__ += inputs.__all__
 __all__ += learning.__all__
 __all__ += losses.__all__
 __all__ += mathematics.__all__
 __all__ += normalization.__all__
 __all__ += operator_layers.__all__
-__all__ += recurrent.__all__
-__all__ += reductions.__all__
-__all__ += refused.__all__
-__all__ += regularization.__all__
 __all__ += sources.__all__
-__all__ += tables.__all__
 __all__ += transforms.__all__

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from descend.graph.enums import DataType, DeviceAllocation
-from descend.graph.exported import Exported
+from descend.graph.enums import DataType, DeviceAllocation, Exported
 from descend.graph.fields import described
 
 if TYPE_CHECKING:

@@ -10,13 +10,26 @@ import math
 from typing import TYPE_CHECKING, ClassVar
 
 from descend.errors import GraphError
-from descend.graph.layer import Layer, WeightSlot, shown
+from descend.graph.layer import Incoming, Layer, Shape, WeightSlot, shown
 from descend.graph.weights import ConstantInitializer
 
 if TYPE_CHECKING:
     from descend.graph.layer import Incoming, Shape
 
-__all__ = ["Bernoulli", "Constant", "Gaussian", "MiniBatchIndex", "MiniBatchSize", "Uniform", "WeightsLayer"]
+__all__ = [
+    "Bernoulli",
+    "CategoricalRandom",
+    "Constant",
+    "DiscreteRandom",
+    "External",
+    "Gaussian",
+    "Input",
+    "MiniBatchIndex",
+    "MiniBatchSize",
+    "Uniform",
+    "Unpooling",
+    "WeightsLayer",
+]
 
 
 def _dims(name: str, dims: tuple[int, ...]) -> Shape:
@@ -144,3 +157,64 @@ class WeightsLayer(_Source):
     def weight_slots(self, inputs: tuple[Incoming, ...]) -> tuple[WeightSlot, ...]:
         """The tensor."""
         return (WeightSlot("weights", self.dims, ConstantInitializer()),)
+
+
+# ---- where data enter the graph
+
+
+class Input(Layer):
+    """One field of the reader, `data_field`: samples, labels, responses or any other that it offers.
+
+    Several Inputs may name the same field. The check hands the field's shape in as if it came from a parent.
+    """
+
+    message: ClassVar[str] = "Layer.Input"
+    num_parents: ClassVar[int | None] = 0
+
+    data_field: str = ""
+
+    def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
+        """The shape of the field. A single number is a tensor of one entry."""
+        return inputs[0].shape or (1,)
+
+
+# ---- kinds of the format that are read and written and cannot be had; each says why and what to use
+
+
+class CategoricalRandom(Layer):
+    """Obsolete in LBANN: a one-hot vector of an index drawn from a vector of probabilities."""
+
+    message: ClassVar[str] = "Layer.CategoricalRandom"
+    refusal: ClassVar[str | None] = "is obsolete in LBANN; compare a Uniform with cumulated probabilities instead"
+
+
+class DiscreteRandom(Layer):
+    """Obsolete in LBANN: one of `values`, drawn by a vector of probabilities."""
+
+    message: ClassVar[str] = "Layer.DiscreteRandom"
+    refusal: ClassVar[str | None] = "is obsolete in LBANN; compare a Uniform with cumulated probabilities instead"
+
+    values: tuple[float, ...] = ()
+    dims: tuple[int, ...] = ()
+
+
+class External(Layer):
+    """A layer from a shared library."""
+
+    message: ClassVar[str] = "Layer.External"
+    num_parents: ClassVar[int | None] = None
+    refusal: ClassVar[str | None] = (
+        "runs code from a shared library, and loading a description never runs code; write it as a kind of its own"
+    )
+
+    filename: str = ""
+    layer_name: str = ""
+
+
+class Unpooling(Layer):
+    """Inverse of the max pooling that hint_layer names."""
+
+    message: ClassVar[str] = "Layer.Unpooling"
+    refusal: ClassVar[str | None] = "is broken in LBANN, so no result could be right; use Upsample or Deconvolution"
+
+    num_dims: int = 0

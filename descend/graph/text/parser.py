@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from descend.errors import TextError, nearest
-from descend.graph.bulk import gc_paused
+from descend.graph.enums import gc_paused
 from descend.graph.text.cursor import BLANK, FLOAT, SPACE, STRING, Cursor
 from descend.graph.text.field_hints import FieldHints
 from descend.graph.text.schema import ANY, PACKAGE, RANGES, FieldInfo, MessageInfo, message_info, pool

@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.errors import WrongType
-from descend.graph.exported import Exported
+from descend.graph.enums import Exported
 from descend.graph.fields import FieldType, refuse_unknown
 from descend.graph.text.schema import FieldInfo, MessageInfo, message_info, pool
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.errors import ConfigurationError, nearest
-from descend.graph.exported import Exported
+from descend.graph.enums import Exported
 from descend.lbann.core.messages import FromMessage, enumeration, message_class
 
 if TYPE_CHECKING:

@@ -1,12 +1,9 @@
-"""ONNX operators as layers, a module a family. Importing them fills the table of `registry`."""
+"""ONNX operators as layers, a module a family. Importing them fills the table of `graph_importer`."""
 
 from descend.onnx.importers import (
     activations,
     elementwise,
     matrices,
-    normalization,
-    pieces,
-    reductions,
     sequences,
     shapes,
     windows,
@@ -24,11 +21,8 @@ __all__ = [
     "fully_connected",
     "matrices",
     "new_axes",
-    "normalization",
     "picked",
     "piece_bounds",
-    "pieces",
-    "reductions",
     "sequences",
     "shapes",
     "wanted_sizes",

@@ -74,10 +74,19 @@ from descend.graph import (
     Tanh,
 )
 from descend.graph.kinds.integers import IntegerOperator
+from descend.onnx.graph_importer import imports
 from descend.onnx.importers.steps import known_sizes, times
-from descend.onnx.registry import imports
-from descend.onnx.types import HALVES, INTEGERS
-from descend.onnx.values import MULTIPLE, ConstantValue, Node, ShapeValue, Tensor, UnsupportedNode, Value
+from descend.onnx.values import (
+    HALVES,
+    INTEGERS,
+    MULTIPLE,
+    ConstantValue,
+    Node,
+    ShapeValue,
+    Tensor,
+    UnsupportedNode,
+    Value,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -22,9 +22,8 @@ from descend.graph import (
     Tanh,
     Weights,
 )
-from descend.onnx.graph_importer import GraphImporter
+from descend.onnx.graph_importer import GraphImporter, imports
 from descend.onnx.importers.steps import cut, picked
-from descend.onnx.registry import imports
 from descend.onnx.values import ConstantValue, Node, Permuted, Tensor, UnsupportedNode, Value, text
 
 _MAX_STEPS = 2000  # of a network that is written out: each has some fifteen layers

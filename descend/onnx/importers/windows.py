@@ -11,11 +11,10 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from descend.graph import BilinearResize, Convolution, Deconvolution, Multiply, Pooling, TensorPermute, Upsample
+from descend.onnx.graph_importer import imports
 from descend.onnx.importers.matrices import along
 from descend.onnx.importers.steps import known_sizes, padded, picked, reduced
-from descend.onnx.registry import imports
-from descend.onnx.types import INTEGERS
-from descend.onnx.values import ConstantValue, Node, ShapeValue, Tensor, UnsupportedNode, Value, text
+from descend.onnx.values import INTEGERS, ConstantValue, Node, ShapeValue, Tensor, UnsupportedNode, Value, text
 
 if TYPE_CHECKING:
     from descend.onnx.graph_importer import GraphImporter

@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 
+from descend.arguments import check_number, require
 from descend.errors import RuleError
-from descend.optim.rules.base import Rule, check_finite, check_nonnegative, check_positive
+from descend.optim.rules.base import Rule, check_nonnegative, check_positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,9 +74,7 @@ class Adafactor(Rule):
         check_positive(self, "d")
         if self.eps1 is not None:
             check_nonnegative(self, "eps1")
-        check_finite(self, "beta2_decay")
-        if self.beta2_decay > 0:
-            raise RuleError(f"Adafactor: beta2_decay must be at most 0 and is {self.beta2_decay!r}")
+        require(check_number("beta2_decay", self.beta2_decay, at_most=0), where="Adafactor", error=RuleError)
 
     def init(self, p: Tensor) -> AdafactorState:
         """Zeros."""

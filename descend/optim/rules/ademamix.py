@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 
-from descend.optim.rules.base import Rule, check_count_or_zero, check_fraction, check_nonnegative, quotient
+from descend.optim.rules.base import Rule, check_count, check_fraction, check_nonnegative, quotient
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,7 +71,7 @@ class AdEMAMix(Rule):
     def __post_init__(self) -> None:
         check_fraction(self, "beta1", "beta2", "beta3")
         check_nonnegative(self, "alpha", "eps")
-        check_count_or_zero(self, "alpha_warmup", "beta3_warmup")
+        check_count(self, "alpha_warmup", "beta3_warmup", minimum=0)
 
     def init(self, p: Tensor) -> AdEMAMixState:
         """Zeros."""

@@ -46,15 +46,18 @@ The class also states the defaults of what the engine applies around the rule: `
 from __future__ import annotations
 
 import inspect
-import math
-from dataclasses import fields
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from descend import arguments
+from descend.arguments import check_integer, check_number, require, together
 from descend.errors import RuleError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from torch import Tensor
 
 __all__ = [
@@ -63,7 +66,6 @@ __all__ = [
     "Rule",
     "check_choice",
     "check_count",
-    "check_count_or_zero",
     "check_finite",
     "check_fraction",
     "check_nonnegative",
@@ -93,6 +95,8 @@ class Rule:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        if "__post_init__" in vars(cls):
+            cls.__post_init__ = _checked_together(vars(cls)["__post_init__"])  # pyright: ignore[reportAttributeAccessIssue]
         own = [name for name in ("direction", "update") if callable(getattr(cls, name, None))]
         if len(own) != 1:
             raise RuleError(
@@ -119,70 +123,54 @@ class Rule:
         return p
 
 
-def _each(rule: Rule, names: tuple[str, ...]) -> list[tuple[str, float]]:
-    known = [field.name for field in fields(rule)]  # pyright: ignore[reportArgumentType]  # every rule is a dataclass
-    found: list[tuple[str, float]] = []
-    for name in names:
-        value = getattr(rule, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise RuleError(
-                f"{type(rule).__name__}: {name} must be a number and is {value!r}; its options are {', '.join(known)}"
-            )
-        try:
-            found.append((name, float(value)))
-        except OverflowError:  # an integer beyond what a float holds
-            found.append((name, math.copysign(math.inf, value)))
-    return found
+def _checked_together(post_init: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A rule's own checks, which raise one error with all that is wrong."""
+
+    @wraps(post_init)
+    def checked(rule: Any) -> None:
+        with together(RuleError):
+            post_init(rule)
+
+    return checked
+
+
+def _check(rule: Rule, names: Iterable[str], check: Callable[[str, Any], str | None]) -> None:
+    require((check(name, getattr(rule, name)) for name in names), where=type(rule).__name__, error=RuleError)
 
 
 def check_finite(rule: Rule, *names: str) -> None:
     """Raise RuleError unless each named field is a finite number."""
-    for name, value in _each(rule, names):
-        if not math.isfinite(value):
-            raise RuleError(f"{type(rule).__name__}: {name} must be finite and is {value!r}")
+    _check(rule, names, check_number)
 
 
 def check_fraction(rule: Rule, *names: str) -> None:
     """Raise RuleError unless each named field is in [0, 1)."""
-    for name, value in _each(rule, names):
-        if not 0.0 <= value < 1.0:
-            raise RuleError(f"{type(rule).__name__}: {name} must be in [0, 1) and is {value!r}")
+    _check(rule, names, partial(check_number, at_least=0, below=1))
 
 
 def check_nonnegative(rule: Rule, *names: str) -> None:
     """Raise RuleError unless each named field is finite and at least 0."""
-    for name, value in _each(rule, names):
-        if not (math.isfinite(value) and value >= 0.0):
-            raise RuleError(f"{type(rule).__name__}: {name} must be finite and at least 0 and is {value!r}")
+    _check(rule, names, partial(check_number, at_least=0))
 
 
 def check_positive(rule: Rule, *names: str) -> None:
     """Raise RuleError unless each named field is finite and above 0."""
-    for name, value in _each(rule, names):
-        if not (math.isfinite(value) and value > 0.0):
-            raise RuleError(f"{type(rule).__name__}: {name} must be finite and above 0 and is {value!r}")
+    _check(rule, names, partial(check_number, above=0))
 
 
-def check_count(rule: Rule, name: str, what: str) -> None:
-    """Raise RuleError unless the named field is an integer of at least 1. `what` says what it counts."""
-    ((_, value),) = _each(rule, (name,))
-    if not (math.isfinite(value) and value >= 1 and value == int(value)):
-        raise RuleError(f"{type(rule).__name__}: {name} counts {what}, at least 1, and is {getattr(rule, name)!r}")
+def check_count(rule: Rule, *names: str, minimum: int = 1) -> None:
+    """Raise RuleError unless each named field is an integer of at least `minimum`; 3.0 is one."""
 
+    def check(name: str, value: Any) -> str | None:
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        return check_integer(name, whole, minimum)
 
-def check_count_or_zero(rule: Rule, *names: str) -> None:
-    """Raise RuleError unless each named field is an integer of at least 0."""
-    for name, value in _each(rule, names):
-        if not (math.isfinite(value) and value >= 0 and value == int(value)):
-            raise RuleError(f"{type(rule).__name__}: {name} must be an integer >= 0, got {getattr(rule, name)!r}")
+    _check(rule, names, check)
 
 
 def check_choice(rule: Rule, name: str, choices: tuple[str, ...]) -> None:
     """Raise RuleError unless the named field is one of `choices`."""
-    value = getattr(rule, name)
-    if value not in choices:
-        close = nearest(str(value), choices)
-        raise RuleError(f"{type(rule).__name__}: {name} must be one of {', '.join(choices)} and is {value!r}{close}")
+    _check(rule, (name,), lambda name, value: arguments.check_choice(name, value, choices))
 
 
 def quotient(a: Tensor, b: Tensor, eps: float = 0.0) -> Tensor:

@@ -78,7 +78,7 @@ class LBSGD(Rule):
         check_fraction(self, "momentum")
         check_nonnegative(self, "warmup_epochs", "updates_per_epoch", "begin_epoch")
         check_positive(self, "norm_scale")
-        check_count(self, "batch_scale", "batches")
+        check_count(self, "batch_scale")
         if self.clip_inside is not None:
             check_nonnegative(self, "clip_inside")
 

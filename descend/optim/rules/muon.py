@@ -22,12 +22,12 @@ With five iterations the singular values of x lie between about 0.7 and 1.2, not
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
+from descend.arguments import check_number, require, shown
 from descend.errors import RuleError
 from descend.optim.rules.base import Rule, check_choice, check_count, check_fraction, check_positive
 
@@ -96,11 +96,10 @@ class Muon(Rule):
         check_fraction(self, "momentum")
         check_positive(self, "eps")
         check_choice(self, "adjust", ("original", "match_rms_adamw"))
-        check_count(self, "ns_steps", "iterations")
-        given: Any = self.ns_coefficients
-        numbers = list(given) if isinstance(given, (tuple, list)) else []
-        if len(numbers) != 3 or not all(isinstance(x, (int, float)) and math.isfinite(x) for x in numbers):
-            raise RuleError(f"Muon: ns_coefficients are three numbers and are {given!r}")
+        check_count(self, "ns_steps")
+        three: Any = self.ns_coefficients
+        if not isinstance(three, (tuple, list)) or len(three) != 3 or any(check_number("", x) for x in three):
+            require(f"ns_coefficients must be three finite numbers, got {shown(three)}", where="Muon", error=RuleError)
 
     def init(self, p: Tensor) -> MuonState:
         """Zeros."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 
+from descend.arguments import check_number, require
 from descend.errors import RuleError
 from descend.optim.rules.base import Rule, check_fraction, check_positive
 
@@ -63,12 +64,13 @@ class Rprop(Rule):
 
     def __post_init__(self) -> None:
         check_fraction(self, "eta_minus")
-        check_positive(self, "eta_plus", "step_min", "step_max")
-        if self.eta_plus <= 1 or self.step_max < self.step_min:
-            raise RuleError(
-                f"Rprop: eta_plus must be above 1 and is {self.eta_plus!r}; step_max must be at least step_min and is "
-                f"{self.step_max!r} against {self.step_min!r}"
-            )
+        check_positive(self, "step_min", "step_max")
+        require(
+            check_number("eta_plus", self.eta_plus, above=1),
+            check_number("step_max", self.step_max, at_least=self.step_min),
+            where="Rprop",
+            error=RuleError,
+        )
 
     def init(self, p: Tensor) -> RpropState:
         """No gradient yet; the first update sets the step."""

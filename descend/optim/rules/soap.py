@@ -95,7 +95,7 @@ class SOAP(Rule):
     def __post_init__(self) -> None:
         check_fraction(self, "beta1", "beta2", "shampoo_beta")
         check_nonnegative(self, "eps", "max_side")
-        check_count(self, "frequency", "updates")
+        check_count(self, "frequency")
 
     def init(self, p: Tensor) -> SOAPState:
         """Zero moments and the standard bases."""

@@ -3,11 +3,20 @@
 Some are functions, as in LBANN: they make layers once, and weights of their own where they need some.
 """
 
-from descend.zoo.modules.activations import Gelu, Gelu_approx, Silu
-from descend.zoo.modules.attention import MultiheadAttention
-from descend.zoo.modules.attention_allsubgraph import MultiheadAttentionAllsubGraph
-from descend.zoo.modules.convolution import Convolution2dModule, Convolution3dModule, ConvolutionModule
-from descend.zoo.modules.dense import ChannelwiseFullyConnectedModule, FullyConnectedModule
+from descend.zoo.modules.attention import MultiheadAttention, MultiheadAttentionAllsubGraph
+from descend.zoo.modules.dense import (
+    ChannelwiseFullyConnectedModule,
+    Convolution2dModule,
+    Convolution3dModule,
+    ConvolutionModule,
+    FullyConnectedModule,
+    Gelu,
+    Gelu_approx,
+    PytorchLayerNorm,
+    PytorchLinear,
+    PytorchMatmul,
+    Silu,
+)
 from descend.zoo.modules.encoding import LearnedInputEncoding, PositionalEncoding, RotaryPositionalEmbedding
 from descend.zoo.modules.graphs import (
     DenseGCNConv,
@@ -31,7 +40,6 @@ from descend.zoo.modules.likelihoods import (
     PolyaDistributionNegativeLogLikelihood,
 )
 from descend.zoo.modules.module import Module
-from descend.zoo.modules.pytorch import PytorchLayerNorm, PytorchLinear, PytorchMatmul
 from descend.zoo.modules.recurrent import GRU, ChannelwiseGRU, LSTMCell
 from descend.zoo.modules.transformations import (
     Cumsum,

@@ -3,8 +3,7 @@
 import pytest
 
 import descend.graph as g
-from descend.graph.checking.nodes import NodeGraph
-from descend.graph.checking.objective import planned_metrics, planned_objective
+from descend.graph.checking.nodes import NodeGraph, planned_metrics, planned_objective
 from descend.graph.checking.problems import ProblemList
 from descend.graph.checking.weight_table import WeightTable
 from tests.graph.checked import problems, scalar

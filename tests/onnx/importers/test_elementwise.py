@@ -8,8 +8,8 @@ from onnx import TensorProto, helper
 
 import descend
 from descend.errors import Unsupported
+from descend.onnx.graph_importer import importer
 from descend.onnx.importers.elementwise import ENTRYWISE, JOINABLE
-from descend.onnx.registry import importer
 from tests.onnx.files import agree, agree_in_one_file, case, drawn, node, write
 
 S = (3, 6, 4)

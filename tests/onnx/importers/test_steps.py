@@ -5,7 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from descend.onnx.budget import Budget
 from descend.onnx.importers.steps import (
     ahead,
     cut,
@@ -19,7 +18,7 @@ from descend.onnx.importers.steps import (
     reduced,
     together,
 )
-from descend.onnx.values import ConstantValue, ShapeValue, UnsupportedNode
+from descend.onnx.values import Budget, ConstantValue, ShapeValue, UnsupportedNode
 from tests.onnx.files import a_node, computed, drawn, importer_of
 
 S = (3, 6, 4)

@@ -30,7 +30,7 @@ def test_groups_are_unpacked_with_their_names() -> None:
     ("group", "words"),
     [
         ({"param": []}, "needs the key 'params' and has 'param'"),
-        (torch.zeros(2), "must be a dict as the groups before it are, and is a tensor"),
+        (torch.zeros(2), "must be a dict as the groups before it are, got a tensor"),
         ({"params": {"a": torch.zeros(1)}}, "params is a dict; give its items"),
         ({"params": "ab"}, "params must be a list of weights"),
         ({"params": [("a", torch.zeros(1), 3)]}, "weights 0 must be a tensor, or its name and the tensor"),
@@ -47,7 +47,7 @@ def test_groups_that_cannot_be_read(group: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("p", "words"),
     [
-        ("x", "must be a tensor and is str"),
+        ("x", "must be a tensor, got str"),
         (torch.zeros(2, dtype=torch.int64), "only floating-point weights"),
         (torch.zeros(2, dtype=torch.complex64), "train torch.view_as_real"),
         (torch.zeros(2, requires_grad=True) * 2, "not a leaf"),

@@ -132,7 +132,7 @@ def test_sam_over_an_optimizer_shares_its_groups() -> None:
 @pytest.mark.parametrize("value", ["False", 2, None, math.nan])
 def test_a_flag_of_a_rule_is_true_or_false(value: object) -> None:
     """A text from a command line is true whatever it says."""
-    words = f"x: amsgrad must be True or False and is {value!r}"
+    words = f"x: amsgrad must be True or False, got {value!r}"
     given: Any = value
     with pytest.raises(RuleError, match=words):
         resolve(group(rule=Adam(amsgrad=given)), "x")

@@ -114,13 +114,13 @@ BROKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "too few names": (group(param_names=["a"]), "group 0 has 4 weights"),
     "a name twice": (group(param_names=list("abca")), "two weights are called 'a'"),
     "a number twice": (group(params=[0, 1, 2, 2]), "weights 2 appear twice"),
-    "a list for a state": (lambda s: s["state"].update({1: [3]}), "state of weights 1 must be a dict and is list"),
+    "a list for a state": (lambda s: s["state"].update({1: [3]}), "state of weights 1 must be a dict, got list"),
     "a state without weights": (lambda s: s["state"].update({9: {}}), "state of weights 9, which are in no group"),
     "no rule": (lambda s: s["param_groups"][0].pop("rule"), "None, decay coupled"),
     "a rate that is none": (group(lr=math.nan), "saved group 0: lr must be finite"),
     "a constant out of range": (group(beta1=2.0), "beta1 must be in"),
     "an unknown option": (group(beta3=2.0), "no option 'beta3'"),
-    "a count below none": (group(updates=-1), "'updates' of the state dict must be an integer and is -1"),
+    "a count below none": (group(updates=-1), "'updates' of the state dict must be an integer, got -1"),
     "words for a seed": (group(seed="a"), "'seed' of the state dict must be an integer"),
     "no step": (lambda s: s["state"][0].pop("step"), r"a\.step +a step count +nothing"),
     "a step that is not a number": (entry(step=torch.tensor(math.nan)), r"a\.step +a step count +tensor\(nan\)"),
@@ -217,7 +217,7 @@ def test_the_constants_in_force_are_those_that_go_on(key: str, built: float) -> 
         ("param_names", [3], "must be texts"),
         ("beta1", torch.zeros(2), "beta1 must be a number"),
         ("betas", (torch.zeros(2), 0.9), "beta1 must be a number"),
-        ("bias_correction", "False", "bias_correction must be True or False and is 'False'"),
+        ("bias_correction", "False", "bias_correction must be True or False, got 'False'"),
     ],
 )
 def test_whatever_stands_in_a_group_it_is_refused_in_words(key: str, value: object, words: str) -> None:
@@ -232,7 +232,7 @@ def test_whatever_stands_in_a_group_it_is_refused_in_words(key: str, value: obje
 def test_a_constant_that_makes_no_sense_is_refused_when_it_is_loaded() -> None:
     saved = optimizer(["a"], steps=1)
     saved.param_groups[0]["beta1"] = 2.0
-    with pytest.raises(RuleError, match=r"beta1 must be in \[0, 1\) and is 2\.0"):
+    with pytest.raises(RuleError, match=r"beta1 must be in \[0, 1\), got 2\.0"):
         optimizer(["a"]).load_state_dict(saved.state_dict())
 
 

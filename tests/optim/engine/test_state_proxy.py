@@ -127,7 +127,7 @@ def test_an_entry_that_cannot_be_used_is_refused_by_name(runner: str, value: obj
     ours, (_, q) = optimizer(runner)
     ours.step()
     ours.state[q]["b"] = value
-    with pytest.raises(RuleError, match=rf"the state 'b' of 'w1' must be a tensor of shape \(4, 5\) and is {words}"):
+    with pytest.raises(RuleError, match=rf"the state 'b' of 'w1' must be a tensor of shape \(4, 5\), got {words}"):
         ours.step()
 
 

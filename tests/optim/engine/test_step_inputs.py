@@ -48,7 +48,7 @@ def test_state_is_made_once_and_must_fit():
     ensure_state(entry, MOMENTUM, p, "w")
     assert entry["b"].sum() == 6
     entry["b"] = torch.zeros(3, 2)
-    with pytest.raises(RuleError, match=r"state 'b' of 'w' must be a tensor of shape \(2, 3\) and is \(3, 2\)"):
+    with pytest.raises(RuleError, match=r"state 'b' of 'w' must be a tensor of shape \(2, 3\), got \(3, 2\)"):
         ensure_state(entry, MOMENTUM, p, "w")
     del entry["b"]
     entry["v"] = torch.zeros(2, 3)

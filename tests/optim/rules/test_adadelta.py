@@ -34,5 +34,5 @@ def test_torch(as_torch):
 
 
 def test_eps_makes_the_first_step_possible():
-    with pytest.raises(RuleError, match="above 0"):
+    with pytest.raises(RuleError, match="> 0"):
         AdaDelta(eps=0.0)

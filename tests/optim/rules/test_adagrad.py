@@ -64,5 +64,5 @@ def test_group_adagrads_state_has_one_number_a_row():
 
 
 def test_negative_eps_is_refused():
-    with pytest.raises(RuleError, match="eps must be finite and at least 0"):
+    with pytest.raises(RuleError, match="eps must be a finite number >= 0"):
         AdaGrad(eps=-1.0)

@@ -62,5 +62,5 @@ def test_a_big_batch_is_the_mean_of_its_parts(path):
 
 
 def test_half_a_batch_is_refused():
-    with pytest.raises(RuleError, match="batch_scale counts batches"):
+    with pytest.raises(RuleError, match="batch_scale must be an integer >= 1"):
         LBSGD(batch_scale=0)

@@ -32,5 +32,5 @@ def test_torch(as_torch):
 
 
 def test_steps_that_do_not_grow_are_refused():
-    with pytest.raises(RuleError, match="eta_plus must be above 1"):
+    with pytest.raises(RuleError, match="eta_plus must be a finite number > 1"):
         Rprop(eta_plus=0.9)

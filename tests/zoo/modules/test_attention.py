@@ -70,7 +70,7 @@ def test_attention_on_grids_has_the_name_of_lbanns_file():
             get, attention_by_hand(*[mapped(get, x, part) for part in ("query", "key", "value")], 3), "output"
         )
 
-    plan = agree(modules.attention_allsubgraph.MultiheadAttentionAllsubGraph(6, 3, 3, name="m"), twin, random(2, 4, 5))
+    plan = agree(modules.MultiheadAttentionAllsubGraph(6, 3, 3, name="m"), twin, random(2, 4, 5))
     assert {layer.layer.grid_tag for layer in plan.layers} == {None, 1, 2, 3}
 
 
