@@ -151,7 +151,7 @@ class _TopDirectory:
                 self.files.note_end({"exit_code": code})
                 from descend.experiment.run_page.write import write_after_run
 
-                write_after_run(self.files.path, self.files.log)
+                write_after_run(self.files)
 
 
 def _check(runs: Sequence[Run], world: Communicator) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from descend.arguments import check_path, require
-from descend.errors import ConfigurationError, StorageError
+from descend.errors import ConfigurationError, DirectoryLost, StorageError
 from descend.filenames import has_folder
-from descend.runtime.directory_lock import DirectoryLost, HeldFolder
+from descend.runtime.directory_lock import HeldFolder
 from descend.study.running.executor_files import ExecutorFiles
 from descend.study.running.record_files import RecordFiles
 from descend.study.running.storage import storage_errors

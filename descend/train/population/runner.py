@@ -31,6 +31,7 @@ from descend.train.population.ltfb import (
     TruncationSelectionExchange,
 )
 from descend.train.progress import ExecutionContext, Mode
+from descend.train.stop_signal import DIRECTORY_LOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -229,6 +230,8 @@ class Population:
     def _asked(self, player: TrainerRun) -> str | None:
         """Why all trainers must stop, if this one was stopped; else None."""
         signal = player.run.strategy.stop_requested()
+        if signal == DIRECTORY_LOST:
+            player.run.store.require_ownership()
         return self._stopped or (signal and f"stopped by {signal} between two rounds")
 
     def _train_one(self, player: TrainerRun, algorithm: TrainingAlgorithm) -> None:
