@@ -1,6 +1,5 @@
 """What asks for the end of a run: signals, checks before them, callbacks; and what makes a signal wait."""
 
-
 from descend.train.stop_signal import DIRECTORY_LOST, StopSignal
 
 
