@@ -213,7 +213,9 @@ class FitBuilder:
             warn(f"{', '.join(unused)} has no effect: the training data are tensors in memory, which need no reading")
         others = any(not type(callback).__module__.startswith("descend.") for callback in callbacks)
         plays = is_ltfb(self._algorithm) or any(_is_local_tournament(callback) for callback in callbacks)
-        looked_at = others or plays or any(Mode.TOURNAMENT in callback.looks_at for callback in callbacks)
+        looked_at = (
+            others or plays or any(Mode.TOURNAMENT in getattr(callback, "looks_at", ()) for callback in callbacks)
+        )
         if Mode.TOURNAMENT in feeds and not looked_at:
             warn("tournament= has no effect: these samples are for algorithm=descend.LTFB(...), and nothing reads them")
         if self.config.distribution.shard_optimizer and sharing.world_size == 1:

@@ -119,7 +119,7 @@ class CheckpointManager:
         folder: The folder; made at the first save.
         say: Prints a line for the user.
         require: Called before each write; raises DirectoryLost where the folder is no longer that of this run.
-        beside: The directory that the folder is in, which its owner holds; None where nobody else does.
+        beside: The directory that the folder is in, which its owner holds; None to hold it here.
 
     Attributes:
         failures: Number of saves that failed after all attempts.

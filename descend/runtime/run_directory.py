@@ -24,6 +24,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from descend.arguments import check_path, require
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, warn
 from descend.filenames import bounded_text, has_file
 from descend.runtime.directory_lock import OWNER, DirectoryLock, HeldFolder, is_stale_lock
@@ -69,10 +70,8 @@ def _given_path(path: Any) -> Path:
     Raises:
         ConfigurationError: it is not a valid name of a directory, or a dangling link.
     """
-    place = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
-    if not isinstance(place, str) or not place or "\0" in place:
-        raise ConfigurationError(f"run_dir must be the name of a directory (a str or a Path), got {path!r}")
-    wanted = Path(place).absolute()
+    require(check_path("run_dir", path, remedy="name a directory"))
+    wanted = Path(path).absolute()
     try:
         wanted.lstat()
     except FileNotFoundError:

@@ -52,6 +52,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from descend.arguments import shown
 from descend.errors import RuleError, nearest
 
 if TYPE_CHECKING:
@@ -125,13 +126,12 @@ def _each(rule: Rule, names: tuple[str, ...]) -> list[tuple[str, float]]:
     for name in names:
         value = getattr(rule, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise RuleError(
-                f"{type(rule).__name__}: {name} must be a number and is {value!r}; its options are {', '.join(known)}"
-            )
+            said = f"{name} must be a number and is {shown(value)}"
+            raise RuleError(f"{type(rule).__name__}: {said}; its options are {', '.join(known)}")
         try:
             found.append((name, float(value)))
         except OverflowError:  # an integer beyond what a float holds
-            found.append((name, math.copysign(math.inf, value)))
+            found.append((name, math.inf if value > 0 else -math.inf))
     return found
 
 
@@ -180,9 +180,10 @@ def check_count_or_zero(rule: Rule, *names: str) -> None:
 def check_choice(rule: Rule, name: str, choices: tuple[str, ...]) -> None:
     """Raise RuleError unless the named field is one of `choices`."""
     value = getattr(rule, name)
-    if value not in choices:
-        close = nearest(str(value), choices)
-        raise RuleError(f"{type(rule).__name__}: {name} must be one of {', '.join(choices)} and is {value!r}{close}")
+    if not isinstance(value, str) or value not in choices:
+        close = nearest(value, choices) if isinstance(value, str) else ""
+        said = f"must be one of {', '.join(choices)} and is {shown(value)}{close}"
+        raise RuleError(f"{type(rule).__name__}: {name} {said}")
 
 
 def quotient(a: Tensor, b: Tensor, eps: float = 0.0) -> Tensor:
