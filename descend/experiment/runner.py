@@ -293,6 +293,8 @@ def finish(run: Run, reason: str, trains: bool = True) -> str:
     run.state.end = reason
     with run.control.evaluated.finishing():
         run.callbacks.fire(Event.AFTER_TRAINING, run.views.of_run(reason))
+    if trains and run.checks.updates.only_evaluates and Mode.VALIDATION in run.data:
+        evaluate(run, Mode.VALIDATION)
     if Mode.TEST in run.data and trains:
         _forget_test(run)
         evaluate(run, Mode.TEST)

@@ -27,6 +27,12 @@ __all__ = ["Beginning", "Callback", "Callbacks", "Monitored", "given_back", "kep
 _HOOKS = tuple(event.value for event in Event)
 
 
+OF_AN_AVERAGE = (
+    ": a value of an average behind the first one is not monitored, since the weights that are kept or put back are "
+    "those of the first; put that average first among the callbacks"
+)
+
+
 class Monitored(NamedTuple):
     """The metric by which the best epoch of a run is chosen.
 
