@@ -24,7 +24,7 @@ from descend.experiment.field_roles import TARGET_NAMES, check_fields, takes_one
 from descend.experiment.losses import FunctionLoss, describe, loss_of, takes_class_numbers
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
-from descend.experiment.patched_module import device_of, patched_for_training
+from descend.experiment.patched_module import device_of, layers_with_samples_elsewhere, patched_for_training
 from descend.experiment.phases import PhasedTask, build_phased_optimizer, metrics_of_phases, phases_of
 from descend.experiment.precision import precision_of, require_castable
 from descend.experiment.ranks import unwrapped

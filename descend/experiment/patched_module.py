@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -82,13 +82,17 @@ def layers_with_samples_elsewhere(task: ModuleTask, feed: Feed) -> list[str]:
             seen: list[tuple[str, int]] = []
             with ExitStack() as hooks:
                 for name, part in named.items():
-                    heard = part.register_forward_pre_hook(lambda _, x, name=name: seen.append((name, len(x[0]))))
-                    hooks.callback(heard.remove)
+                    hook = part.register_forward_pre_hook(partial(_note_rows, seen, name))
+                    hooks.callback(hook.remove)
                 _some_samples(task, feed, count)
             sizes.append(seen)
     except Exception:  # of a user's module, which may take no batch so small
         return []
     return list({one[0]: None for one, two in zip(*sizes, strict=False) if two[1] != 2 * one[1]})
+
+
+def _note_rows(seen: list[tuple[str, int]], name: str, _part: torch.nn.Module, given: tuple[Any, ...]) -> None:
+    seen.append((name, len(given[0])))
 
 
 def _some_samples(task: ModuleTask, feed: Batches, count: int = 1) -> None:

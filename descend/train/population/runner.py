@@ -281,8 +281,8 @@ class Population:
         averages = [one.label for one in self.players[0].run.callbacks.all if isinstance(one, AveragingCallback)]
         if averages and not way.whole and number == 0:
             warn(
-                f"the average of {', '.join(averages)} stays with its trainer while '{way.strategy}' sends weights alone, "
-                "and is what is evaluated: exchange_hyperparameters=True sends both"
+                f"'{way.strategy}' sends weights alone, and the average of {', '.join(averages)}, which is evaluated, "
+                "stays with its trainer: exchange_hyperparameters=True sends both"
             )
         order = self._drawn(number)
         pairs = list(zip(order[::2], order[1::2], strict=False))
