@@ -130,6 +130,10 @@ WeightsOnly = Annotated[
 Deterministic = Annotated[
     bool, typer.Option("--deterministic", help="The same bits each time, on a GPU too; slower there.")
 ]
+CheckRanks = Annotated[
+    bool,
+    typer.Option("--check-ranks/--no-check-ranks", help="Compare the weights of ranks that hold copies, now and then."),
+]
 Trainers = Annotated[
     int | None,
     typer.Option("--trainers", min=1, help="Number of trainers, each with a model; by default one per block of ranks."),
@@ -159,6 +163,7 @@ def run(
     trainers: Trainers = None,
     procs_per_trainer: ProcsPerTrainer = None,
     deterministic: Deterministic = False,
+    check_ranks: CheckRanks = True,
 ) -> None:
     """Train the model of FILE and evaluate it on the test samples.
 
@@ -193,7 +198,14 @@ def run(
         _show_changes(experiment, run_dir, reset_optimizer)
         return
     options = RunOptions(
-        run_dir, True, resume, reset_optimizer, weights_only, trainers, procs_per_trainer, deterministic
+        run_dir,
+        resume=resume,
+        reset_optimizer=reset_optimizer,
+        weights_only=weights_only,
+        trainers=trainers,
+        procs_per_trainer=procs_per_trainer,
+        deterministic=deterministic,
+        check_ranks=check_ranks,
     )
     result = run_experiment(experiment, options, checked)
     if rank() == 0:
@@ -217,6 +229,7 @@ def resume(
     reset_optimizer: ResetOptimizer = False,
     weights_only: WeightsOnly = False,
     deterministic: Deterministic = False,
+    check_ranks: CheckRanks = True,
 ) -> None:
     """Resume the run in RUN_DIR from its newest good checkpoint."""
     if not (run_dir / "experiment.prototext").is_file():
@@ -233,6 +246,7 @@ def resume(
         reset_optimizer=reset_optimizer,
         weights_only=weights_only,
         deterministic=deterministic,
+        check_ranks=check_ranks,
     )
 
 

@@ -153,6 +153,10 @@ class StorageError(DescendError, OSError):
     exit_code = 5
 
 
+class DirectoryLost(StorageError):
+    """A directory is no longer that of this process, which writes nothing more there."""
+
+
 class LostPeer(DescendError, ConnectionError):
     """Another rank died, hangs or left."""
 

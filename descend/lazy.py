@@ -11,8 +11,7 @@ This module imports nothing of ours.
     __getattr__, __dir__ = lazy_names(__name__, {"print": ("Print",)})
 
 A type checker reads the imports; `tests/test_lazy.py` compares them with the table. A module that is named like
-what it offers (`data/order.py` has `order`) is imported by its package at once: imported later, the module would take
-the place of the name.
+what it offers (`runtime/process_group.py` has `process_group`) does not take the place of the name when it is imported.
 
 `instance_check` asks whether a value is of a class without importing it.
 
@@ -28,6 +27,7 @@ import sys
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,6 +38,14 @@ if TYPE_CHECKING:
 __all__ = ["hook", "instance_check", "lazy_names", "moved", "offer", "offered", "provide", "registered"]
 
 _OFFERED: dict[str, dict[str, str]] = {}  # by package, where names of it are that an annex has
+
+
+class _Package(ModuleType):
+    """A package whose names stay what it offers when modules of the same names are imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, ModuleType) and name in vars(self)["__all__"]):
+            super().__setattr__(name, value)
 
 
 def lazy_names(
@@ -56,6 +64,8 @@ def lazy_names(
             own, _, offered = name.partition(" as ")
             sources[offered or own] = (f"{package}.{module}", own)
     here = vars(sys.modules[package])
+    if sources.keys() & names:
+        sys.modules[package].__class__ = _Package
 
     def fetch(name: str) -> Any:
         if name in (annexed := _OFFERED.get(package, {})):

@@ -5,6 +5,7 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -47,13 +48,16 @@ def test_the_table_and_the_imports_for_the_type_checker_are_equal(package: str):
 
 
 @pytest.mark.parametrize("package", TABLES)
-def test_every_listed_name_is_there_and_none_is_a_module_of_the_package(package: str):
+def test_every_listed_name_is_there_and_stays_when_a_module_of_its_name_is_imported(package: str):
     _, table = TABLES[package]
     here = importlib.import_module(package)
     offered = [name.partition(" as ")[2] or name for names in table.values() for name in names]
     folder = PACKAGE.parent / package.replace(".", "/")
     assert len(set(offered)) == len(offered)
-    assert [name for name in offered if (folder / f"{name}.py").exists() or (folder / name).is_dir()] == []
+    for name in offered:
+        if (folder / f"{name}.py").exists() or (folder / name).is_dir():
+            importlib.import_module(f"{package}.{name}")
+            assert not isinstance(getattr(here, name), ModuleType)
     assert [name for name in (*offered, *here.__all__) if name not in dir(here) or not hasattr(here, name)] == []
     assert set(offered) <= set(here.__all__)
 

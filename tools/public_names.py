@@ -13,6 +13,7 @@ import importlib
 import inspect
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "public_names.txt"
@@ -25,7 +26,7 @@ ROOMS = (
 def shown(value: Any) -> str:
     """The signature of a function or class, or the kind of another value."""
     if not callable(value):
-        return f": {type(value).__name__}"
+        return ": module" if isinstance(value, ModuleType) else f": {type(value).__name__}"
     try:
         signature = inspect.signature(value)
     except (TypeError, ValueError):  # some classes written in C have none

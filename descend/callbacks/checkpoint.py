@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from descend.arguments import check_integer, check_number, collect
+from descend.arguments import check_integer, check_number, collect, shown
 from descend.arguments.leniency import Deviation, refused
 from descend.errors import ConfigurationError, StorageError
 from descend.train import Callback, Mode
-from descend.train.callback import Beginning, Monitored
+from descend.train.callback import OF_AN_AVERAGE, Beginning, Monitored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -228,11 +228,11 @@ def _problems_of_best(keep_best: str, best: str) -> list[str]:
         return ["Checkpoint: best= says which value is best of keep_best=, which is not set"] if best else []
     if keep_best.count("/") != 1 or keep_best.split("/")[0] not in _MODES:
         return [
-            f"Checkpoint: keep_best must be MODE/NAME such as 'validation/objective', got {keep_best!r}, "
-            f"with one of the modes {', '.join(_MODES)}"
+            f"Checkpoint: keep_best must be MODE/NAME such as 'validation/objective', got {shown(keep_best)}, "
+            f"with one of the modes {', '.join(_MODES)}{OF_AN_AVERAGE if keep_best.count('/') > 1 else ''}"
         ]
     if best not in ("lowest", "highest"):
-        return [f"Checkpoint: best must be 'lowest' or 'highest' for {keep_best}, got {best!r}"]
+        return [f"Checkpoint: best must be 'lowest' or 'highest' for {keep_best}, got {shown(best)}"]
     return []
 
 

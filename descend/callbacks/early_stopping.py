@@ -11,7 +11,7 @@ from descend.callbacks.name_fields import require_samples
 from descend.errors import ConfigurationError
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
-from descend.train.callback import Beginning, Monitored
+from descend.train.callback import OF_AN_AVERAGE, Beginning, Monitored
 from descend.train.metric_direction import better, direction_of, unknown_direction
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class EarlyStopping(Callback):
         if measured not in _MODES or not name or "/" in name:
             raise ConfigurationError(
                 "EarlyStopping: monitor must be 'train/NAME' or 'validation/NAME', such as 'validation/objective', got "
-                f"{self.monitor!r}"
+                f"{self.monitor!r}{OF_AN_AVERAGE if '/' in name else ''}"
             )
         require(
             check_choice("mode", self.mode, ("min", "max"), also=(None,)),

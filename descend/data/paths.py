@@ -184,7 +184,7 @@ class SourceFiles:
         if "**" in pattern.split("/"):
             matches = sorted(self._matching_anywhere(pattern), key=str)
         else:
-            matches = [Path(name) for name in sorted(glob.glob(pattern))]  # noqa: PTH207
+            matches = [Path(name) for name in sorted(glob.glob(pattern))]  # noqa: PTH207  # a Path drops a final / and leading ./
             _check_links([path for path in matches if path.is_symlink() and not path.exists()])
             for path in (path for path in matches if not path.is_file()):
                 self.skip("folder beside files that match" if path.is_dir() else "no regular file", path)

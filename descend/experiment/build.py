@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from descend.arguments import shown
 from descend.callbacks.console import say
 from descend.callbacks.name_fields import problems as unknown_names
 from descend.errors import ConfigurationError
@@ -186,11 +187,15 @@ def strategy_of(wanted: Mapping[str, Any]) -> StrategyDescription | None:
     Raises:
         ConfigurationError: there are several, or one is not a strategy.
     """
-    given = {name: value for name, value in wanted.items() if value is not None and value != "auto"}
+    given = {
+        name: value
+        for name, value in wanted.items()
+        if value is not None and not (isinstance(value, str) and value == "auto")
+    }
     if wrong := [name for name, value in given.items() if not isinstance(value, StrategyDescription)]:
         raise ConfigurationError(
             f"{wrong[0]} must be a strategy such as descend.MajorityVote(), descend.ParameterServer() or "
-            f"descend.LocalSGD(steps=8), or 'auto', got {given[wrong[0]]!r}"
+            f"descend.LocalSGD(steps=8), or 'auto', got {shown(given[wrong[0]])}"
         )
     if len(given) > 1:
         names = " and ".join(f"{name}={value!r}" for name, value in given.items())
@@ -226,3 +231,7 @@ def _default_strategy(
     from descend.train.strategies.data_parallel import DataParallel
 
     return DataParallel()
+
+
+def _is_automatic(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value == "auto")

@@ -24,7 +24,7 @@ from descend.experiment.field_roles import TARGET_NAMES, check_fields, takes_one
 from descend.experiment.losses import FunctionLoss, describe, loss_of, takes_class_numbers
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
-from descend.experiment.patched_module import device_of, patched_for_training
+from descend.experiment.patched_module import device_of, layers_with_samples_elsewhere, patched_for_training
 from descend.experiment.phases import PhasedTask, build_phased_optimizer, metrics_of_phases, phases_of
 from descend.experiment.precision import precision_of, require_castable
 from descend.experiment.ranks import unwrapped
@@ -162,7 +162,7 @@ class FitBuilder:
             stack.callback(optimizer.release)
         else:
             task = ModuleTask(module, self._objective, self._metrics, targets, self._autocast)
-        _warn_of_draws(module, feeds[Mode.TRAIN], batching.micro_batch_size, sharing.world_size)
+        _warn_of_draws(task, feeds[Mode.TRAIN], batching.micro_batch_size, sharing.world_size)
         self._warn_of_unused(feeds, callbacks, sharing)
         task.patch(stack.enter_context(patched_for_training(task, seed, feeds[Mode.TRAIN], *sizes, sharing)))
         options = config.options
@@ -213,7 +213,9 @@ class FitBuilder:
             warn(f"{', '.join(unused)} has no effect: the training data are tensors in memory, which need no reading")
         others = any(not type(callback).__module__.startswith("descend.") for callback in callbacks)
         plays = is_ltfb(self._algorithm) or any(_is_local_tournament(callback) for callback in callbacks)
-        looked_at = others or plays or any(Mode.TOURNAMENT in callback.looks_at for callback in callbacks)
+        looked_at = (
+            others or plays or any(Mode.TOURNAMENT in getattr(callback, "looks_at", ()) for callback in callbacks)
+        )
         if Mode.TOURNAMENT in feeds and not looked_at:
             warn("tournament= has no effect: these samples are for algorithm=descend.LTFB(...), and nothing reads them")
         if self.config.distribution.shard_optimizer and sharing.world_size == 1:
@@ -340,12 +342,18 @@ def _say_rounding(module: torch.nn.Module, feed: Feed, targets: Any) -> None:
         )
 
 
-def _warn_of_draws(module: torch.nn.Module, feed: Feed, micro_batch_size: int | str | None, ranks: int) -> None:
+def _warn_of_draws(task: ModuleTask, feed: Feed, micro_batch_size: int | str | None, ranks: int) -> None:
     """Warn where a batch is cut and draws depend on how."""
     cut = isinstance(micro_batch_size, int) and micro_batch_size < (feed.first_size or micro_batch_size + 1)
-    if (cut or ranks > 1) and (names := unsupported_dropout(module)):
-        warn(
-            f"what '{names[0]}' ({type(module.get_submodule(names[0])).__name__}) drops depends on micro_batch_size "
-            "and on the number of ranks: its dropout is a function inside it; an nn.Dropout layer beside it draws the "
-            "same whatever the split"
-        )
+    if not cut and ranks == 1:
+        return
+    for names, why in (
+        (unsupported_dropout(task.module), "its dropout is a function inside it"),
+        (layers_with_samples_elsewhere(task, feed), "its input does not have the samples in its first dimension"),
+    ):
+        if names:
+            warn(
+                f"what '{names[0]}' ({type(task.module.get_submodule(names[0])).__name__}) drops depends on "
+                f"micro_batch_size and on the number of ranks: {why}; an nn.Dropout layer of (samples, ...) draws the "
+                "same whatever the split"
+            )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from descend.arguments import shown
 from descend.arguments.leniency import Deviation, refused
 from descend.errors import ConfigurationError, DescendError, Unsupported, nearest, warn
 from descend.lazy import instance_check
@@ -177,7 +178,7 @@ def _called(optimizer: Any, named: Named) -> torch.optim.Optimizer:
         ours = "torch.optim.SGD" if named_here is None else f"descend.optim.{named_here.name}"
         raise ConfigurationError(
             "optimizer must be a description such as descend.SGD(learn_rate=0.1), or a function such as "
-            f"functools.partial({ours}, lr=0.1), got {optimizer!r}"
+            f"functools.partial({ours}, lr=0.1), got {shown(optimizer)}"
         )
     made = _made(optimizer, named)
     if not isinstance(made, torch.optim.Optimizer):

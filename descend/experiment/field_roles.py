@@ -99,6 +99,8 @@ def assign_fields(
         raise ConfigurationError(f"all fields ({', '.join(names)}) are targets, and the module needs an input")
     joined = takes_one(module, inputs, fields)
     by_name = not by_position and not joined and _takes(module, inputs)
+    if not joined and not by_name:
+        _check_number(module, inputs, found)
     return FieldRoles(tuple(inputs), tuple(found), by_name, any("/" in name for name in fields), joined)
 
 
@@ -169,6 +171,24 @@ def _targets(
             f"which fields are targets is not clear from their names ({', '.join(names)}): pass targets=['...']"
         )
     return found
+
+
+def _check_number(module: nn.Module, inputs: list[str], targets: list[str]) -> None:
+    """Refuse more inputs, or fewer, than `forward` takes by position; a hook may change them before."""
+    if module._forward_pre_hooks:
+        return
+    try:
+        signature = inspect.signature(module.forward)
+    except (TypeError, ValueError):  # of a compiled module, which does not say what it takes
+        return
+    try:
+        signature.bind(*inputs)
+    except TypeError as error:
+        besides = f" beside its {'target' if len(targets) == 1 else 'targets'} {', '.join(targets)}" if targets else ""
+        raise ConfigurationError(
+            f"a sample has the fields {', '.join(inputs)}{besides}, and {type(module).__name__}.forward{signature} "
+            f"cannot be called with them: {error}; targets= says how many of the last fields are targets"
+        ) from None
 
 
 def join_columns(module: nn.Module, columns: Sequence[Tensor]) -> Tensor:

@@ -249,7 +249,11 @@ def _through(
         """What `of_part` returns for each micro-batch of the size that is in force."""
         return [of_part(part) for part in split_into_micro_batches(batch, process, memory.micro_batch_size.samples)]
 
-    size = (None if brings_batches(data) else _BATCH_SIZE) if batch_size == "auto" else batch_size
+    size = (
+        (None if brings_batches(data) else _BATCH_SIZE)
+        if isinstance(batch_size, str) and batch_size == "auto"
+        else batch_size
+    )
     pinned = device.type == "cuda"
     how = Loading(size, 0, False, "test", workers=workers, class_targets=classes, module=module, pin_memory=pinned)
     with ExitStack() as stack:

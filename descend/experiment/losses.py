@@ -478,7 +478,7 @@ def loss_of(loss: Any) -> Loss:
         if loss not in NAMED:
             raise ConfigurationError(f"loss must be one of {', '.join(NAMED)}, got '{loss}'{nearest(loss, NAMED)}")
         return TorchLoss(NAMED[loss]())
-    if inspect.isclass(loss) and issubclass(loss, nn.Module):
+    if inspect.isclass(loss):
         raise ConfigurationError(f"loss={loss.__name__} is a class: construct it, loss={loss.__name__}()")
     if isinstance(loss, nn.Module):
         if names := [name for name, p in loss.named_parameters() if p.requires_grad]:

@@ -55,17 +55,25 @@ def build_metrics(wanted: Mapping[str, Any] | Iterable[str], loss: Any) -> dict[
     """
     if isinstance(wanted, str):
         wanted = (wanted,)
-    given: Any = wanted
-    if not isinstance(given, Iterable):
+    given = wanted if isinstance(wanted, Mapping) else _listed(wanted)
+    if given is None:
         raise ConfigurationError(
-            f"metrics must be a list of names such as 'accuracy', or a dictionary of functions, got {given!r}"
+            f"metrics must be a list of names such as 'accuracy', or a dictionary of functions, got {shown(wanted)}"
         )
-    named: dict[str, Any] = dict(wanted) if isinstance(wanted, Mapping) else {name: name for name in wanted}
-    check_metric_names(named)
+    check_metric_names(given)
+    named: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {name: name for name in given}
     if not named:
         return {}
     objective = loss_of(loss)
     return {name: _measure(name, measure, objective) for name, measure in named.items()}
+
+
+def _listed(names: Any) -> list[Any] | None:
+    """What an iterable yields, if it yields names or what may stand for them; None for anything else."""
+    try:
+        return list(names)
+    except Exception:  # of any class: a tensor without dimensions, a loader whose data raise
+        return None
 
 
 def check_metric_names(names: Iterable[Any]) -> None:
@@ -82,7 +90,9 @@ def check_metric_names(names: Iterable[Any]) -> None:
         if not isinstance(name, str) or not name or printable(name) != name
     ]
     problems += [
-        f"metric '{name}' has the name of another entry of a row; choose another one" for name in names if name in ROW
+        f"metric '{name}' has the name of another entry of a row; choose another one"
+        for name in names
+        if isinstance(name, str) and name in ROW
     ]
     if problems:
         raise ConfigurationError(problems)
@@ -96,7 +106,7 @@ def _measure(name: Any, measure: Any, objective: Loss) -> Loss:
     if not callable(measure):
         raise ConfigurationError(
             f"metric '{name}' must be a name such as 'accuracy', a loss module of torch, or a function "
-            f"(output, *targets), got {measure!r}"
+            f"(output, *targets), got {shown(measure)}"
         )
     measured = loss_of(measure)
     if isinstance(measured, FunctionLoss):

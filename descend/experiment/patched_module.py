@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from descend.arguments import check_instance, require
 from descend.data import Batches
 from descend.errors import Unsupported, warn
 from descend.experiment.batch_norm import BatchNormGroups, spans_ranks
+from descend.runtime.dtensor import is_sharded
 from descend.torch_private import batch_norm_class
 from descend.train.module_state import modes_kept
 from descend.train.patches.dropout import RANDOM_LAYERS, ReproducibleDropout
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from descend.train.micro_batch import MicroBatch
     from descend.train.strategies.buffers import RunningStatistics
 
-__all__ = ["TrainingPatches", "device_of", "patched_for_training"]
+__all__ = ["TrainingPatches", "device_of", "layers_with_samples_elsewhere", "patched_for_training"]
 
 
 class TrainingPatches(NamedTuple):
@@ -67,10 +68,37 @@ def device_of(module: torch.nn.Module) -> torch.device:
     return device
 
 
-def _one_sample(task: ModuleTask, feed: Batches) -> None:
-    """Run a module on the first sample without a trace, before it is trained."""
+def layers_with_samples_elsewhere(task: ModuleTask, feed: Feed) -> list[str]:
+    """Names of the random layers whose input has the samples in another dimension than the first, as (time, samples).
+
+    The module is run on one sample and on two, which tell the dimensions apart; empty where it cannot be.
+    """
+    named = {name: part for name, part in task.module.named_modules() if type(part) in RANDOM_LAYERS}
+    if not named or not isinstance(feed, Batches) or any(map(is_sharded, task.module.parameters())):
+        return []
+    sizes: list[list[tuple[str, int]]] = []
+    try:
+        for count in (1, 2):
+            seen: list[tuple[str, int]] = []
+            with ExitStack() as hooks:
+                for name, part in named.items():
+                    hook = part.register_forward_pre_hook(partial(_note_rows, seen, name))
+                    hooks.callback(hook.remove)
+                _some_samples(task, feed, count)
+            sizes.append(seen)
+    except Exception:  # of a user's module, which may take no batch so small
+        return []
+    return list({one[0]: None for one, two in zip(*sizes, strict=False) if two[1] != 2 * one[1]})
+
+
+def _note_rows(seen: list[tuple[str, int]], name: str, _part: torch.nn.Module, given: tuple[Any, ...]) -> None:
+    seen.append((name, len(given[0])))
+
+
+def _some_samples(task: ModuleTask, feed: Batches, count: int = 1) -> None:
+    """Run a module on the first sample, `count` times over, without a trace, before it is trained."""
     module, device = task.module, device_of(task.module)
-    fields = feed.reader.read(np.zeros(1, dtype=np.int64))
+    fields = feed.reader.read(np.zeros(count, dtype=np.int64))
     with modes_kept(module), torch.random.fork_rng([device] if device.type == "cuda" else []):
         module.eval()
         task.pass_through({name: torch.as_tensor(values).to(device) for name, values in fields.items()})
@@ -135,7 +163,7 @@ def patched_for_training(
 
         try:
             if isinstance(feed, Batches):
-                norms.look(partial(_one_sample, task, feed))
+                norms.look(partial(_some_samples, task, feed))
             yield TrainingPatches(begin, norms.unit, norms.running, joint)
         finally:
             norms.close()

@@ -149,7 +149,7 @@ class _TopDirectory:
             if self.files is not None:
                 self.files.note_end({"exit_code": code})
                 if (write_page := registered("write_after_run")) is not None:
-                    write_page(self.files.path, self.files.log)
+                    write_page(self.files)
 
 
 def _check(runs: Sequence[Run], world: Communicator) -> None:

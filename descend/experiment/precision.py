@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from descend.arguments import shown
 from descend.errors import ConfigurationError, nearest, warn
 from descend.lazy import instance_check
 
@@ -42,7 +43,11 @@ def precision_of(given: Any, device: torch.device) -> PrecisionSettings:
     Raises:
         ConfigurationError: it is none of these.
     """
-    if given is None or given == "float32" or (_is_description(given) and not given.enabled):
+    if (
+        given is None
+        or (isinstance(given, str) and given == "float32")
+        or (_is_description(given) and not given.enabled)
+    ):
         return PrecisionSettings(None, None)
     if isinstance(given, str) and given in _NAMES:
         from descend.graph import AutomaticMixedPrecision
@@ -51,8 +56,8 @@ def precision_of(given: Any, device: torch.device) -> PrecisionSettings:
     if not _is_description(given):
         options = ", ".join(f"'{name}'" for name in _NAMES)
         raise ConfigurationError(
-            f"precision must be one of {options}, or a descend.AutomaticMixedPrecision, got {given!r}"
-            f"{nearest(str(given), _NAMES)}"
+            f"precision must be one of {options}, or a descend.AutomaticMixedPrecision, got {shown(given)}"
+            f"{nearest(given, _NAMES) if isinstance(given, str) else ''}"
         )
     if given.format == "bfloat16":
         return PrecisionSettings(torch.bfloat16, None)

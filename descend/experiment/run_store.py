@@ -9,7 +9,6 @@ import platform
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +19,12 @@ from descend.errors import DescendError, StorageError, exit_code
 from descend.experiment.best import monitored_metric
 from descend.experiment.checkpoint import capture
 from descend.experiment.no_files import NoFiles
+from descend.experiment.ranks import scratch_directory
 from descend.lazy import instance_check, registered
 from descend.machine import __version__
 from descend.runtime import CheckpointManager, Communicator, RunDirectory, SaveRequest, require_storable
 from descend.runtime.determinism import arithmetic_settings
+from descend.runtime.directory_lock import HeldFolder
 from descend.train.module_state import tensors_of
 
 if TYPE_CHECKING:
@@ -60,13 +61,15 @@ class DirectoryStore(NoFiles):
         self.working_dir, self.trainer = working_dir, trainer
         self._files: RunDirectory | None = None  # on rank zero, while it is open
         self._checkpoints: CheckpointManager | None = None  # likewise
+        self._held: HeldFolder | None = None  # while it is open
         self._save_seconds = 0.0
 
     @contextmanager
     def opened(self, run: Run) -> Generator[None]:
         """See `RunStore.opened`."""
         self._communicator = run.communicator
-        with ExitStack() as stack:
+        with ExitStack() as self._opened:
+            stack = self._opened
 
             def open_directory() -> str:
                 self._files = RunDirectory(self._run_dir(), run.name, resume=run.config.resume)
@@ -75,9 +78,14 @@ class DirectoryStore(NoFiles):
             self.directory = Path(self._communicator.on_rank_zero(open_directory))
             if self._files is not None:
                 stack.callback(self._files.close)
-                manager = CheckpointManager(self._files.checkpoints, say, self._files.require_ownership)
+                self._held = self._files.folder
+                folder = self.directory / "checkpoints"
+                manager = CheckpointManager(folder, say, self._files.require_ownership, self._held)
                 self._checkpoints = stack.enter_context(manager)
-                run.stop.also(partial(self._files.require_ownership, look=False))
+                run.stop.watch(self._files.lost)
+            else:
+                self._held = HeldFolder(self.directory)
+                stack.callback(self._held.close)
             stack.enter_context(super().opened(run))
             yield
 
@@ -174,7 +182,7 @@ class DirectoryStore(NoFiles):
             plan = getattr(run.task.module, "plan", None)
             write_page = registered("write_after_run")
             if write_page is not None and self._files.is_ours():
-                write_page(self._files.path, self._files.log, plan if _is_plan(plan) else None)
+                write_page(self._files, plan if _is_plan(plan) else None)
 
     # ---- rows and checkpoints
 
@@ -201,7 +209,9 @@ class DirectoryStore(NoFiles):
             self._communicator.on_rank_zero(self._wait_for_shards)
         from descend.runtime.sharded_save import stage_shards
 
-        snapshot = stage_shards(capture(run), run.communicator, self.directory / "checkpoints")
+        place = self.directory if self._held is None else self._held.place
+        shown = self.directory / "checkpoints"
+        snapshot = stage_shards(capture(run), run.communicator, place / "checkpoints", shown)
 
         def write() -> tuple[str, float]:
             if self._files is None or self._checkpoints is None:
@@ -216,16 +226,28 @@ class DirectoryStore(NoFiles):
 
     def require_ownership(self) -> None:
         """See `RunStore.require_ownership`."""
-        if self._files is not None:
+        files = self._files
+        self._communicator.on_rank_zero(lambda: files.require_ownership() if files else None)
+
+    def require_place(self) -> None:
+        """See `RunStore.require_place`: of several ranks, rank zero throws away what it writes until all hear of it."""
+        if self._files is None or self.scratch is not None:
+            return
+        if self._communicator.world_size == 1:
             self._files.require_ownership()
+        elif not self._files.is_ours():
+            self.scratch = self._opened.enter_context(scratch_directory())
 
     def follow(self) -> Path | None:
         """See `RunStore.follow`."""
-        if self._files is None or self._checkpoints is None or self._communicator.world_size > 1:
+        files = self._files
+        moved = self._communicator.on_rank_zero(lambda: str(files.follow() or "") if files else "")
+        if not moved:
             return None
-        if (moved := self._files.follow()) is not None:
-            self.directory, self._checkpoints.folder = moved, self._files.checkpoints
-        return moved
+        if files is not None:
+            self.scratch = None
+        self.directory = Path(moved)
+        return self.directory
 
     def _wait_for_shards(self) -> None:
         """Before ranks write shards: those of an asynchronous save, perhaps of the same step, are no longer read."""

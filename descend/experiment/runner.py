@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.arguments.leniency import Deviation, refused
-from descend.errors import ConfigurationError, NumericalError, Stopped, StorageError, nearest, warn
+from descend.errors import ConfigurationError, DirectoryLost, NumericalError, Stopped, StorageError, nearest, warn
 from descend.experiment.best import Best, best_epoch, monitored_metric
 from descend.experiment.ranks import require_same_configuration
 from descend.runtime import STOPPED, SaveRequest, SignalHandler
-from descend.runtime.directory_lock import DirectoryLost
 from descend.runtime.dtensor import full_tensor
 from descend.runtime.seeds import forked_rng
 from descend.terminal import hold_standard_streams
@@ -270,14 +269,18 @@ def run_algorithm(run: Run, algorithm: Callable[[], str], trains: bool = True) -
     with announced(run):
         run.checks.begin()
         try:
-            reason = finish(run, algorithm(), trains)
-        except Stopped as stopped:
-            raise Stopped(f"{stopped}; {save_stopped(run, stopped)}") from None
-        except NumericalError as error:
-            raise NumericalError([*error.problems, *saved_after_error(run)]) from None
+            return _ended(run, algorithm, trains)
         except DirectoryLost as lost:
             raise DirectoryLost([*lost.problems, *saved_where_it_went(run)]) from None
-    return reason
+
+
+def _ended(run: Run, algorithm: Callable[[], str], trains: bool) -> str:
+    try:
+        return finish(run, algorithm(), trains)
+    except Stopped as stopped:
+        raise Stopped(f"{stopped}; {save_stopped(run, stopped)}") from None
+    except NumericalError as error:
+        raise NumericalError([*error.problems, *saved_after_error(run)]) from None
 
 
 def finish(run: Run, reason: str, trains: bool = True) -> str:
@@ -290,6 +293,8 @@ def finish(run: Run, reason: str, trains: bool = True) -> str:
     run.state.end = reason
     with run.control.evaluated.finishing():
         run.callbacks.fire(Event.AFTER_TRAINING, run.views.of_run(reason))
+    if trains and run.checks.updates.only_evaluates and Mode.VALIDATION in run.data:
+        evaluate(run, Mode.VALIDATION)
     if Mode.TEST in run.data and trains:
         _forget_test(run)
         evaluate(run, Mode.TEST)
@@ -346,6 +351,8 @@ def saved_after_error(run: Run) -> list[str]:
     """Save what stands after the last whole step, and say where; a save that fails does not hide the error."""
     try:
         path = run.store.save(run, SaveRequest("end"), final=True)
+    except DirectoryLost as lost:
+        return [lost.problems[0], *saved_where_it_went(run)]
     except StorageError as failed:
         return [failed.problems[0]]
     return [f"the state after {run.state.step:,} updates is saved in {path}"] if path else []

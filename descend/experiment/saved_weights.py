@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
-from descend.arguments import check_bool, check_integer, check_path, is_integer, require
+from descend.arguments import check_bool, check_integer, check_path, is_integer, require, shown
 from descend.arguments.strict_keywords import strict_keywords
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, table
 from descend.experiment.best import best_epoch, monitored_metric, steps_in
@@ -140,7 +140,9 @@ def _chosen(run_dir: Path, which: str | int) -> Path:
     if which == "best":
         return _best_checkpoint(run_dir, folder)
     if isinstance(which, bool) or not isinstance(which, int):
-        raise ConfigurationError(f"load_weights: which must be 'best', 'last' or the number of a step, got {which!r}")
+        raise ConfigurationError(
+            f"load_weights: which must be 'best', 'last' or the number of a step, got {shown(which)}"
+        )
     if not has_folder(path := folder / f"step-{which}"):
         raise ConfigurationError(f"load_weights: {run_dir} has no checkpoint of step {which}; {_kept(folder)}")
     return path

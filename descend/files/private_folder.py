@@ -199,7 +199,11 @@ def _entry(folder: int, name: str, make: bool) -> os.stat_result:
 
 
 def _require_ours(folder: int, place: Path) -> None:
-    """Refuse a directory on the way whose entries another user could exchange."""
+    """Refuse a directory on the way whose entries another user could exchange.
+
+    Group 0 may write: its members are the administrator, who can exchange anything, and in containers that run under a
+    number of their own (as OpenShift's) the one user that there is, whose home is given to that group.
+    """
     found = os.fstat(folder)
     others = 0o002 if found.st_gid == 0 or _is_alone(found.st_gid) else 0o022
     exchanged = found.st_mode & others and not found.st_mode & stat.S_ISVTX

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainerLayout", "as_trainer", "current_trainer", "layout_trainers"]
 
+_MOST_TRAINERS = 1_000_000
+
 _acting: ContextVar[tuple[int, int] | None] = ContextVar("trainer", default=None)
 
 
@@ -77,7 +79,7 @@ def layout_trainers(
         ConfigurationError: the numbers contradict each other.
     """
     require(
-        check_integer("trainers", trainers, 1, also=(None,)),
+        check_integer("trainers", trainers, 1, _MOST_TRAINERS, also=(None,)),
         check_integer("procs_per_trainer", procs_per_trainer, 1, also=(None,)),
     )
     procs = procs_per_trainer or _from(environment)

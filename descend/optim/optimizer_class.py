@@ -10,6 +10,7 @@ import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, cast
 
+from descend.arguments import shown
 from descend.arguments.strict_keywords import canonical_names
 from descend.errors import RuleError
 from descend.optim.engine.settings import aliases_of, describe_options, rule_fields, unknown_option
@@ -146,7 +147,7 @@ def _spread(title: str, alias: str, names: tuple[str, ...], values: Any, given: 
     if both:
         raise RuleError(f"{title}: {alias} and {', '.join(both)} say the same; give one of them")
     if not isinstance(values, (tuple, list)) or len(values) != len(names):
-        raise RuleError(f"{title}: {alias} must hold {len(names)} numbers, ({', '.join(names)}), got {values!r}")
+        raise RuleError(f"{title}: {alias} must hold {len(names)} numbers, ({', '.join(names)}), got {shown(values)}")
     return dict(zip(names, values, strict=True))
 
 

@@ -15,15 +15,14 @@ if TYPE_CHECKING:
     )
     from descend.runtime.checkpoint_manager import CheckpointManager, Snapshot
     from descend.runtime.communicator import Communicator
+    from descend.runtime.optimizer_state import flatten, optimizer_state, restore_optimizer, unflatten
+    from descend.runtime.process_group import process_group, within_trainer
     from descend.runtime.rows import read_rows
     from descend.runtime.run_directory import RunDirectory, stored_seed, write_beside
     from descend.runtime.safetensors_io import require_storable
     from descend.runtime.save_request import STOPPED, SaveRequest
     from descend.runtime.seeds import generator, seed_evaluation, seed_of, seed_step
     from descend.runtime.signals import Interrupted, SignalHandler
-
-from descend.runtime.optimizer_state import flatten, optimizer_state, restore_optimizer, unflatten
-from descend.runtime.process_group import process_group, within_trainer
 
 __all__ = [
     "STOPPED",
@@ -69,6 +68,8 @@ __getattr__, __dir__ = lazy_names(
         ),
         "checkpoint_manager": ("CheckpointManager", "Snapshot"),
         "communicator": ("Communicator",),
+        "optimizer_state": ("flatten", "optimizer_state", "restore_optimizer", "unflatten"),
+        "process_group": ("process_group", "within_trainer"),
         "rows": ("read_rows",),
         "run_directory": ("RunDirectory", "stored_seed", "write_beside"),
         "safetensors_io": ("require_storable",),

@@ -208,18 +208,18 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def remove(checkpoint: Path) -> bool:
-    """Remove a checkpoint atomically, by renaming it first; False if it holds files of others."""
+def remove(checkpoint: Path) -> str | None:
+    """Remove a checkpoint atomically, by renaming it first; returns why it could not be, None where it is gone."""
     if not checkpoint.is_dir() or _foreign_file(checkpoint):
-        return False
+        return "it holds files that this run has not written"
     gone = checkpoint.with_name(f".{checkpoint.name}.gone")
     try:
         _remove_tree(gone)
         checkpoint.replace(gone)
         shutil.rmtree(gone)
     except OSError as error:
-        warn(f"cannot remove the old checkpoint {checkpoint}: {error.strerror or error}")
-    return True
+        return f"it cannot be removed: {error.strerror or error}"
+    return None
 
 
 def remove_leftovers(folder: Path) -> list[str]:

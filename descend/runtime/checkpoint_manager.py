@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 
-from descend.errors import DAMAGED_FILE, StorageError, warn
+from descend.errors import DAMAGED_FILE, DirectoryLost, StorageError, warn
 from descend.files import bounded_text, has_file, has_folder
 from descend.runtime.checkpoint import (
     StagedShards,
@@ -29,7 +29,7 @@ from descend.runtime.checkpoint import (
     save_checkpoint,
     verify,
 )
-from descend.runtime.directory_lock import ENDS_HERE, DirectoryLost, HeldFolder
+from descend.runtime.directory_lock import ENDS_HERE, HeldFolder
 from descend.runtime.run_directory import write_beside
 from descend.runtime.save_request import STOPPED
 
@@ -119,9 +119,9 @@ class CheckpointManager:
         folder: The folder; made at the first save.
         say: Prints a line for the user.
         require: Called before each write; raises DirectoryLost where the folder is no longer that of this run.
+        beside: The directory that the folder is in, which its owner holds; None to hold it here.
 
     Attributes:
-        folder: The folder.
         failures: Number of saves that failed after all attempts.
         longest_seconds: Duration of the longest save.
     """
@@ -131,8 +131,10 @@ class CheckpointManager:
         folder: Path,
         say: Callable[[str], None] = lambda text: None,
         require: Callable[[], object] = lambda: None,
+        beside: HeldFolder | None = None,
     ) -> None:
-        self.folder = folder
+        self._name = folder.name
+        self._run, self._closes = beside or HeldFolder(folder.parent), beside is None
         self._require = require
         self.failures = 0
         self.longest_seconds = 0.0
@@ -144,8 +146,9 @@ class CheckpointManager:
         self._was_there = os.path.lexists(folder)
 
     @property
-    def _ledger_path(self) -> Path:
-        return self.folder.with_name(f"{self.folder.name}.json")
+    def folder(self) -> Path:
+        """The folder of the checkpoints."""
+        return self._run.path / self._name
 
     def open(self) -> Path | None:
         """Remove what a killed process has left half written; return the newest valid checkpoint, or None without any.
@@ -157,20 +160,20 @@ class CheckpointManager:
             StorageError: there are checkpoints and all are damaged.
         """
         self._require()
-        if has_folder(self.folder):
-            self._hold()
-        for name in remove_leftovers(self.folder):
-            self._say(f"removed {name}, which a killed process has left half written")
+        if has_folder(self._run.place / self._name):
+            for name in remove_leftovers(self._hold().place):
+                self._say(f"removed {name}, which a killed process has left half written")
         self._ledger = self._read_ledger()
         return newest_checkpoint(self.folder)
 
-    def _hold(self) -> None:
-        before, self._held = self._held, HeldFolder(self.folder)
+    def _hold(self) -> HeldFolder:
+        before, self._held = self._held, HeldFolder(self.folder, self._run)
         if before is not None:
             before.close()
+        return self._held
 
-    def _make_folder(self) -> None:
-        """Make the folder where there is none.
+    def _made_folder(self) -> HeldFolder:
+        """The folder, made where there is none.
 
         Raises:
             DirectoryLost: it was exchanged, and may be that of another run.
@@ -181,11 +184,11 @@ class CheckpointManager:
             if self._held is not None and os.path.lexists(self.folder):
                 self._held.path = self.folder  # which moves with the directory of the run
                 self._held.require()
-                return
+                return self._held
             if not self._was_there and self.folder.is_symlink():
                 raise DirectoryLost(f"{self.folder} has become a link to {self.folder.readlink()}: {ENDS_HERE}")
-            self.folder.mkdir(exist_ok=True)
-            self._hold()
+            (self._run.place / self._name).mkdir(exist_ok=True)
+            return self._hold()
         except StorageError:
             raise
         except OSError as error:
@@ -196,14 +199,15 @@ class CheckpointManager:
         return dict(self._ledger.get(checkpoint.name, {}).get("times", {}))
 
     def _read_ledger(self) -> dict[str, dict[str, Any]]:
-        path = self._ledger_path
+        path = self._run.place / f"{self._name}.json"
         if not has_file(path):
             return {}
         try:
             ledger = cast("dict[str, dict[str, Any]]", json.loads(bounded_text(path)))
             return {name: _checked_entry(entry) for name, entry in ledger.items() if re.fullmatch(r"step-\d+", name)}
         except DAMAGED_FILE as error:
-            warn(f"{path} is damaged ({error}): older checkpoints are kept, and training time counts from 0")
+            there = f"{self.folder}.json is damaged ({error})"
+            warn(f"{there}: older checkpoints are kept, and training time counts from 0")
             return {}
 
     def save(self, snapshot: Snapshot, request: SaveRequest, final: bool = False) -> Path | None:
@@ -256,6 +260,8 @@ class CheckpointManager:
         held, self._held = self._held, None
         if held is not None:
             held.close()
+        if self._closes:
+            self._run.close()
 
     def _write(self, snapshot: Snapshot, request: SaveRequest, final: bool) -> None:
         try:
@@ -302,29 +308,32 @@ class CheckpointManager:
         who = sorted({*known["for"], request.who} - ({STOPPED} if request.who != STOPPED else set()))
         if snapshot.shards and snapshot.shards.problems:
             raise StorageError(snapshot.shards.problems)
-        self._make_folder()
+        self._made_folder()
         # Listed before it is written: a checkpoint that is not listed would never be removed.
         self._ledger[name] = {"for": who, "score": score, "times": dict(snapshot.times), "not_finite": bad}
         self._write_ledger()
-        self._make_folder()
         shards = snapshot.shards
         tensors = (snapshot.weights, snapshot.optimizer)
-        path = save_checkpoint(self.folder, snapshot.step, *tensors, snapshot.state, bad, shards)
+        with self._made_folder().named() as place:
+            path = save_checkpoint(place, snapshot.step, *tensors, snapshot.state, bad, shards)
+            if not bad:
+                verify(path, but=shards.files if shards else ())
         if bad:
-            warn(f"{path} holds weights that are not finite ('{bad}'); no run will continue from it")
+            warn(f"{self.folder / name} holds weights that are not finite ('{bad}'); no run will continue from it")
         else:
-            verify(path, but=shards.files if shards else ())
-            request.then(path)
+            request.then(self.folder / name)
         if request.keep:
             self._retain(request)
 
     def _write_ledger(self) -> None:
         self._require()
-        write_beside(self._ledger_path, json.dumps(self._ledger, indent=2, sort_keys=True) + "\n")
+        with self._run.named() as place:
+            write_beside(place / f"{self._name}.json", json.dumps(self._ledger, indent=2, sort_keys=True) + "\n")
 
     def _retain(self, request: SaveRequest) -> None:
         """Remove the checkpoints that no purpose keeps; the newest valid one has just been verified."""
-        ledger = {name: entry for name, entry in self._ledger.items() if (self.folder / name).is_dir()}
+        place = self._made_folder().place
+        ledger = {name: entry for name, entry in self._ledger.items() if (place / name).is_dir()}
         mine = sorted((name for name, entry in ledger.items() if request.who in entry["for"]), key=_step, reverse=True)
         good = [name for name in mine if not ledger[name].get("not_finite")]
         kept = {*good[: request.keep], *_best(ledger, good, request.best)}
@@ -336,9 +345,9 @@ class CheckpointManager:
             if entry["for"] == [STOPPED] and _step(name) < newest:
                 entry["for"] = []
         for name in [name for name, entry in ledger.items() if not entry["for"]]:
-            self._make_folder()
-            if not remove(self.folder / name):
-                warn(f"{self.folder / name} is kept: it holds files that this run has not written")
+            self._made_folder()
+            if problem := remove(place / name):
+                warn(f"the old checkpoint {self.folder / name} is kept: {problem}")
             del ledger[name]
         self._ledger = ledger
         self._write_ledger()

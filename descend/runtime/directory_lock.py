@@ -32,6 +32,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import socket
 import threading
@@ -40,7 +41,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import ConfigurationError, StorageError
+from descend.errors import ConfigurationError, DirectoryLost, StorageError
 from descend.files import bounded_text, regular_file
 
 try:
@@ -51,7 +52,7 @@ except ImportError:  # a system without flock: heartbeats alone decide
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-__all__ = ["ENDS_HERE", "OWNER", "DirectoryLock", "DirectoryLost", "HeartbeatLock", "HeldFolder", "is_stale_lock"]
+__all__ = ["ENDS_HERE", "OWNER", "DirectoryLock", "HeartbeatLock", "HeldFolder", "is_stale_lock"]
 
 OWNER = "owner.json"
 ENDS_HERE = "this process ends here and writes nothing more there"
@@ -61,10 +62,6 @@ LEASE_SECONDS = 12.0
 _ATTEMPTS, _PAUSE_SECONDS = 100, 0.02
 _MAX_BYTES = 100_000  # of a lock file
 _STALE_SECONDS = 86_400.0  # of a file whose machine is unknown
-
-
-class DirectoryLost(StorageError):
-    """A directory is no longer that of this process, which writes nothing more there."""
 
 
 class HeartbeatLock:
@@ -215,17 +212,36 @@ class HeldFolder:
 
     Args:
         path: The folder.
+        inside: Another that it is in, so that no third one is taken for it; None where the path is enough.
+
+    Attributes:
+        path: Its path, as the user knows it.
+        place: A path that leads to it, and to no other, whatever becomes of its own; its own where there are none such.
 
     Raises:
         OSError: there is none.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, inside: HeldFolder | None = None) -> None:
+        self.path = self.place = path
         self._descriptor: int | None = None
+        there = path if inside is None else inside.place / path.name
         if hasattr(os, "O_DIRECTORY"):  # elsewhere a folder in use cannot be moved
-            self._descriptor = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY)
-        self._identity = path.stat() if self._descriptor is None else os.fstat(self._descriptor)
+            self._descriptor = os.open(there, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY)
+        self._identity = there.stat() if self._descriptor is None else os.fstat(self._descriptor)
+        through = Path(f"/proc/self/fd/{self._descriptor}")
+        with contextlib.suppress(OSError):  # no Linux, or without /proc
+            self.place = through if os.path.samestat(through.stat(), self._identity) else path
+
+    @contextlib.contextmanager
+    def named(self) -> Generator[Path]:
+        """The `place`, to write there; an error of storage within the block names the path that the user knows."""
+        try:
+            yield self.place
+        except StorageError as error:
+            through = re.compile(rf"{re.escape(str(self.place))}(?!\d)")
+            error.__init__([through.sub(lambda found: str(self.path), problem) for problem in error.problems])
+            raise
 
     def change(self) -> str | None:
         """The fate of the folder, as the beginning of a sentence; None while it is there.
@@ -245,7 +261,7 @@ class HeldFolder:
     def moved_to(self) -> Path | None:
         """Where the folder is now, where the system can tell and it was not deleted."""
         try:
-            found = Path(f"/proc/self/fd/{self._descriptor}").readlink()
+            found = self.place.readlink()
             return found if os.path.samestat(found.stat(), self._identity) else None
         except OSError:
             return None
@@ -261,6 +277,7 @@ class HeldFolder:
 
     def close(self) -> None:
         """Close the descriptor; the object is used no more."""
+        self.place = self.path
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with contextlib.suppress(OSError):
@@ -277,19 +294,22 @@ class DirectoryLock:
     Args:
         folder: The run directory.
 
+    Attributes:
+        folder: The run directory, wherever it is by now.
+
     Raises:
         ConfigurationError: another process holds it; the message names its host, number and start.
         StorageError: the folder cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._lock = HeartbeatLock(folder / OWNER, keep_open=True)
         self._end = threading.Event()
         self._lost: str | None = None
         try:
-            self._folder = HeldFolder(folder)
+            self.folder = HeldFolder(folder)
+            self._lock = HeartbeatLock(self.folder.place / OWNER, keep_open=True)
             with contextlib.ExitStack() as failed:
-                failed.callback(self._folder.close)
+                failed.callback(self.folder.close)
                 self._acquire()
                 failed.pop_all()
         except OSError as error:
@@ -317,15 +337,15 @@ class DirectoryLock:
             try:
                 self._look()
             except OSError as error:
-                raise StorageError(f"cannot reach {self._folder.path}: {error.strerror or error}") from error
+                raise StorageError(f"cannot reach {self.folder.path}: {error.strerror or error}") from error
         if self._lost:
             raise DirectoryLost(self._lost)
 
     def _look(self) -> None:
-        folder = self._folder.path
+        folder = self.folder.path
         if self._lost:
             return
-        if change := self._folder.change():
+        if change := self.folder.change():
             self._lost = _lost(change)
         elif (owner := self._lock.read()) is None:
             self._lost = _lost(f"{folder} has lost its {OWNER}, so another process may own it")
@@ -338,13 +358,10 @@ class DirectoryLock:
 
     def follow(self) -> Path | None:
         """Hold the directory at its new path if it was renamed and is still that of this process; None if not."""
-        moved = self._folder.moved_to()
-        if moved is None or self._end.is_set():
+        moved = self.folder.moved_to()
+        if moved is None or self._end.is_set() or not self._lock.is_held():
             return None
-        lock = HeartbeatLock(moved / OWNER).read()
-        if lock is None or not self._lock.owns(lock):
-            return None
-        self._folder.path, self._lock.path, self._lost = moved, moved / OWNER, None
+        self.folder.path, self._lost = moved, None
         return moved
 
     def release(self) -> None:
@@ -356,10 +373,10 @@ class DirectoryLock:
         with contextlib.suppress(OSError):
             self._look()
         self._lock.release(remove=not self._lost)
-        self._folder.close()
+        self.folder.close()
 
     def _acquire(self) -> None:
-        folder = self._lock.path.parent
+        folder = self.folder.path
         for _ in range(_ATTEMPTS):
             found = self._lock.read()
             if found is None:

@@ -24,9 +24,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from descend.arguments import check_path, require
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, warn
 from descend.files import bounded_text, has_file
-from descend.runtime.directory_lock import OWNER, DirectoryLock, is_stale_lock
+from descend.runtime.directory_lock import OWNER, DirectoryLock, HeldFolder, is_stale_lock
 from descend.runtime.rows import RESTART, are_readable, read_rows
 
 if TYPE_CHECKING:
@@ -69,10 +70,8 @@ def _given_path(path: Any) -> Path:
     Raises:
         ConfigurationError: it is not a valid name of a directory, or a dangling link.
     """
-    place = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
-    if not isinstance(place, str) or not place or "\0" in place:
-        raise ConfigurationError(f"run_dir must be the name of a directory (a str or a Path), got {path!r}")
-    wanted = Path(place).absolute()
+    require(check_path("run_dir", path, remedy="name a directory"))
+    wanted = Path(path).absolute()
     try:
         wanted.lstat()
     except FileNotFoundError:
@@ -155,14 +154,19 @@ _OF_A_LOCK = re.compile(rf"\.{re.escape(OWNER)}\.[0-9a-f]{{16}}\.(part|gone)|\.c
 class _Lines:
     """A text file to append whole lines to; lines that cannot be written are kept for the next attempt."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: HeldFolder, name: str) -> None:
+        self._folder, self.name = folder, name
         self._pending: list[str] = []
         self._warned = False
 
-    def add(self, line: str) -> None:
+    @property
+    def path(self) -> Path:
+        return self._folder.place / self.name
+
+    def add(self, line: str, at_once: bool = True) -> None:
         self._pending.append(line)
-        self.flush()
+        if at_once:
+            self.flush()
 
     def flush(self, to_disk: bool = False) -> None:
         """Write the lines that could not be written before."""
@@ -172,7 +176,7 @@ class _Lines:
             warned, self._warned = self._warned, True
             if not warned:
                 why = "it is a link, and may lead to a file of others" if error.errno == errno.ELOOP else error.strerror
-                warn(f"cannot write {self.path}: {why or error}; training continues")
+                warn(f"cannot write {self._folder.path / self.name}: {why or error}; training continues")
         else:
             self._pending.clear()
             self._warned = False
@@ -192,7 +196,8 @@ class _Lines:
 
     def replace(self, lines: Sequence[str]) -> None:
         self._pending.clear()
-        write_beside(self.path, "".join(f"{line}\n" for line in lines))
+        with self._folder.named():
+            write_beside(self.path, "".join(f"{line}\n" for line in lines))
 
 
 def _at_once(path: str, flags: int) -> int:
@@ -232,18 +237,19 @@ class RunDirectory:
         except BaseException:
             self._remove_empty()
             raise
-        remove_stale_parts(self.path)
+        self._folder = self._lock.folder
+        remove_stale_parts(self._folder.place)
         self._facts: Mapping[str, Any] = {}  # as they were last written to run.json
-        self._rows = _Lines(self.path / "metrics.jsonl")
-        self._log = _Lines(self.path / "log.txt")
-        if not resume and _is_taken(self.path):
+        self._rows = _Lines(self._folder, "metrics.jsonl")
+        self._log = _Lines(self._folder, "log.txt")
+        if not resume and _is_taken(self._folder.place):
             self.close()
             raise ConfigurationError(f"run directory {self.path} {_describe_content(self.path)}")
 
     @property
-    def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
-        return self.path / "checkpoints"
+    def folder(self) -> HeldFolder:
+        """The directory as it is on the disk, to write in wherever it is by now."""
+        return self._folder
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write one JSON file of the run."""
@@ -258,11 +264,12 @@ class RunDirectory:
             DirectoryLost: the directory is no longer that of this process, as for all that follows here.
         """
         self.require_ownership()
-        write_beside(self.path / name, text)
+        with self._folder.named() as place:
+            write_beside(place / name, text)
 
     def keep_text(self, name: str, text: str) -> None:
         """Write a text file of a resumed run; different earlier content is kept as `earlier-N-NAME`."""
-        path = self.path / name
+        path = self._folder.place / name
         with contextlib.suppress(OSError, UnicodeDecodeError):  # damaged, and kept as any other that differs
             if has_file(path) and bounded_text(path) == text:
                 return
@@ -272,14 +279,19 @@ class RunDirectory:
     def keep_earlier(self, name: str) -> Path | None:
         """Rename a file to `earlier-N-NAME`; None where there is none."""
         self.require_ownership()
-        if not has_file(self.path / name):
+        place = self._folder.place
+        if not has_file(place / name):
             return None
-        names = (self.path / f"earlier-{n}-{name}" for n in range(1, 10_000))
-        return (self.path / name).rename(next(path for path in names if not path.exists()))
+        names = (place / f"earlier-{n}-{name}" for n in range(1, 10_000))
+        return (place / name).rename(next(path for path in names if not path.exists()))
 
-    def require_ownership(self, look: bool = True) -> None:
+    def require_ownership(self) -> None:
         """Raise StorageError if the directory is no longer that of this process; see `DirectoryLock.require`."""
-        self._lock.require(look)
+        self._lock.require()
+
+    def lost(self) -> str | None:
+        """Why the directory is no longer that of this process, as the last look found; see `DirectoryLock.lost`."""
+        return self._lock.lost()
 
     def is_ours(self) -> bool:
         """Whether the directory is still that of this process."""
@@ -294,21 +306,15 @@ class RunDirectory:
         moved = self._lock.follow()
         if moved is not None:
             self.path = moved
-            for lines in (self._rows, self._log):
-                lines.path = moved / lines.path.name
         return moved
 
     def append_row(self, row: Mapping[str, Any]) -> None:
         """Append one row to metrics.jsonl. NaN and infinities are written as Python's json reads them.
 
-        A row that cannot be written now is written with the next one; training continues.
-
-        Raises:
-            DirectoryLost: the directory is no longer that of this process.
+        A row that cannot be written now is written with the next one; training continues. One for a directory that is
+        no longer that of this process is kept until all ranks hear of it.
         """
-        if not self.is_ours():
-            self.require_ownership(look=False)
-        self._rows.add(json.dumps(row))
+        self._rows.add(json.dumps(row), at_once=self.is_ours())
 
     def replace_rows(self, rows: Sequence[Mapping[str, Any]], step: int = 0) -> None:
         """Rewrite metrics.jsonl with these rows and its own rows of restarts up to `step`.
@@ -333,7 +339,7 @@ class RunDirectory:
 
     def seconds_of_rows(self) -> dict[tuple[str, int, int], float]:
         """Durations of epochs and evaluations in metrics.jsonl, by mode, epoch and step."""
-        rows = [row for row in read_rows(self.path / "metrics.jsonl") if _is_duration(row.get("seconds"))]
+        rows = [row for row in read_rows(self._rows.path) if _is_duration(row.get("seconds"))]
         return {(row["mode"], row["epoch"], row["step"]): row["seconds"] for row in rows}
 
     def log(self, text: str) -> None:
@@ -348,7 +354,7 @@ class RunDirectory:
             StorageError: it cannot be read, or is not that of a run.
         """
         try:
-            facts = json.loads(bounded_text(self.path / "run.json"))
+            facts = json.loads(bounded_text(self._folder.place / "run.json"))
             if not all(isinstance(restart, dict) for restart in facts["restarts"]):
                 raise ValueError("restarts must be a list of objects")
             return {**facts, "restarts": [*facts["restarts"]]}
@@ -372,7 +378,7 @@ class RunDirectory:
         when = datetime.now().astimezone().isoformat(timespec="seconds")
         try:
             try:
-                facts = json.loads(bounded_text(self.path / "run.json"))
+                facts = json.loads(bounded_text(self._folder.place / "run.json"))
                 self.write_json("run.json", {**facts, "end": {**end, "time": when}})
             except DAMAGED_FILE:  # removed or damaged while the run went on
                 self.write_json("run.json", {**self._facts, "end": {**end, "time": when}})
@@ -382,14 +388,15 @@ class RunDirectory:
     def set_aside(self) -> Path | None:
         """Move the files of a run that is not resumed to `earlier-N` in the same directory; None if there are none."""
         self.require_ownership()
-        files = [path for path in self.path.iterdir() if path.name in _OF_A_RUN]
+        place = self._folder.place
+        files = [path for path in place.iterdir() if path.name in _OF_A_RUN]
         if not files:
             return None
-        place = next(p for n in range(1, 10_000) if not (p := self.path / f"earlier-{n}").exists())
-        place.mkdir()
+        aside = next(p for n in range(1, 10_000) if not (p := place / f"earlier-{n}").exists())
+        aside.mkdir()
         for path in files:
-            path.rename(place / path.name)
-        return place
+            path.rename(aside / path.name)
+        return self.path / aside.name
 
     def close(self) -> None:
         """Release the lock of the directory."""
@@ -398,10 +405,11 @@ class RunDirectory:
     def discard(self) -> None:
         """Remove a directory in which no run was started, if this object has made it."""
         is_ours = self.is_ours()
-        self.close()
         if is_ours and self._new is not None:
-            for file in self.path.iterdir():
+            for file in [file for file in self._folder.place.iterdir() if file.name != OWNER]:
                 shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink()
+        self.close()
+        if is_ours:
             self._remove_empty()
 
     def _remove_empty(self) -> None:

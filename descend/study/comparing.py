@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import inspect
 import math
 from typing import TYPE_CHECKING, Any, cast
 
@@ -115,7 +116,7 @@ def compare(
     Raises:
         ConfigurationError: everything that is wrong, before anything runs.
     """
-    require(_argument_problems(model, metric, metrics, targets, trials, shortlist, executor))
+    require(_argument_problems(model, metric, metrics, targets, trials, shortlist, executor, said))
     measured = dict(metrics if metrics is not None else {"accuracy": "accuracy"} if _is_over_classes(loss) else {})
     task = StudyTask(model, loss, **_splits(data), metrics=measured, targets=targets)
     fields = {
@@ -142,7 +143,7 @@ def _is_over_classes(loss: Any) -> bool:
 
 
 def _argument_problems(
-    model: Any, metric: Any, metrics: Any, targets: Any, trials: Any, shortlist: Any, executor: Any
+    model: Any, metric: Any, metrics: Any, targets: Any, trials: Any, shortlist: Any, executor: Any, said: Any
 ) -> list[str]:
     """Problems with the kinds of arguments that are not fields of a study."""
     by_name = "a mapping from names to metrics"
@@ -158,7 +159,21 @@ def _argument_problems(
         [check_string("a name in trials", name, empty=False) for name in cast("Mapping[Any, Any]", per_arm)],
         check_integer("shortlist", plain(shortlist), 1),
         check_instance("executor", executor, (str, Executor, RayCluster), "a name such as 'auto', or an Executor"),
+        None if _takes_records(said) else f"said must be a function of all records and the new one, got {shown(said)}",
     )
+
+
+def _takes_records(said: Any) -> bool:
+    """Whether it can be called after each trial; one whose arguments cannot be seen is believed."""
+    if not callable(said) or isinstance(said, type):
+        return False
+    try:
+        inspect.signature(said).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def _study_of(fields: dict[str, Any], arms: Any, trials: Any, shortlist: int) -> Study:

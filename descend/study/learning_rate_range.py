@@ -55,6 +55,7 @@ _OWN = (
     "weights_only",
     "verbose",
 )
+_MOST_STEPS = 1_000_000  # whose rates and losses are kept
 _SETTLED = 5  # steps before a loss counts as diverged or as the smallest
 
 
@@ -159,7 +160,7 @@ def find_learning_rate(
         batch_size: As for `fit`, and as in the run that the rate is for.
         lowest: Rate of the first step, above 0.
         highest: Rate of the last step, above `lowest`.
-        steps: At least 3.
+        steps: At least 3, and at most a million.
         smoothing: β of the moving average of the loss, in [0, 1); its bias at the beginning is corrected.
         divergence: Stop once the smoothed loss is not finite, or above the first one and at a greater distance from
             the smallest than `divergence` times that of the first; above 0.
@@ -172,7 +173,7 @@ def find_learning_rate(
     require(
         check_number("lowest", lowest, above=0),
         check_number("highest", highest, above=0),
-        check_integer("steps", steps, 3),
+        check_integer("steps", steps, 3, _MOST_STEPS),
         check_number("smoothing", smoothing, at_least=0, below=1),
         check_number("divergence", divergence, above=0),
         [f"{name} has no meaning in a range test; leave it out" for name in options if name in _OWN],

@@ -241,8 +241,10 @@ def _require_no_arguments(model: Callable[..., Any]) -> None:
         raise ConfigurationError(
             f"model must be a function without arguments that returns a new torch module, got {shown(model)}: {error}"
         ) from None
-    except ValueError:  # a function of C that does not say what it takes
-        return
+    except ValueError:  # a class or a function of C that does not say what it takes, and makes no modules
+        raise ConfigurationError(
+            f"model must be a function without arguments that returns a new torch module, got {shown(model)}"
+        ) from None
 
 
 class _Reading:

@@ -11,6 +11,7 @@ import inspect
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
+from descend.arguments import shown
 from descend.arguments.strict_keywords import StrictKeywords
 from descend.errors import ConfigurationError, nearest
 from descend.train.events import Event
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["Beginning", "Callback", "Callbacks", "Monitored", "given_back", "kept"]
 
 _HOOKS = tuple(event.value for event in Event)
+
+
+OF_AN_AVERAGE = (
+    ": a value of an average behind the first one is not monitored, since the weights that are kept or put back are "
+    "those of the first; put that average first among the callbacks"
+)
 
 
 class Monitored(NamedTuple):
@@ -251,7 +258,9 @@ class Callbacks:
             if not isinstance(callback, Callback):  # pyright: ignore[reportUnnecessaryIsInstance]  # users pass anything
                 given: Any = callback
                 called = f": construct it, {given.__name__}(...)" if isinstance(given, type) else ""
-                raise ConfigurationError(f"callbacks must be instances of descend.Callback, got {callback!r}{called}")
+                raise ConfigurationError(
+                    f"callbacks must be instances of descend.Callback, got {shown(callback)}{called}"
+                )
         self.all = tuple(callbacks)
         self._listeners = {
             event: tuple(getattr(c, event) for c in _in_order(self.all, event) if _overrides(c, event))

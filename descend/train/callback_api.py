@@ -333,10 +333,10 @@ class RunFiles:
 
     def path(self, name: str) -> Path:
         """Where a callback writes a file: relative names are in the run directory, or where LBANN's driver works."""
+        self._run.store.require_place()
         wanted, scratch = Path(name), self._run.store.scratch
         if scratch is not None:  # only rank zero keeps files
             wanted = scratch / wanted.relative_to(wanted.anchor)
-        self._run.store.require_ownership()
         path = (self._run.store.place or Path.cwd()) / wanted
         path.parent.mkdir(parents=True, exist_ok=True)
         return path

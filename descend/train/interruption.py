@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from descend.errors import Stopped
 from descend.runtime import Interrupted
+from descend.train.stop_signal import DIRECTORY_LOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +22,11 @@ def raise_if_stop_requested(run: Run) -> None:
 
     Raises:
         Stopped: it has.
+        DirectoryLost: the run directory is no longer that of this run; on all ranks.
     """
     if signal := run.strategy.stop_requested():
+        if signal == DIRECTORY_LOST:
+            run.store.require_ownership()
         at = run.state.training
         where = f"in epoch {at.epoch + 1} (step {at.position} of the epoch)"
         raise Stopped(f"stopped by {signal} after step {at.step:,}, {where}")

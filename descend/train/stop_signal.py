@@ -1,4 +1,4 @@
-"""What may end a run before its criterion does: a signal to this process, or a callback."""
+"""What may end a run before its criterion does: a signal to this process, a callback, or the loss of its directory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = ["StopSignal"]
+__all__ = ["DIRECTORY_LOST", "StopSignal"]
+
+DIRECTORY_LOST = "the loss of its run directory"  # in the place of a signal's name, which all ranks hear of
 
 
 class StopSignal:
@@ -38,15 +40,10 @@ class StopSignal:
         """From here on, ask these; see the arguments of the class."""
         self._requested, self._set_waiting = requested, set_waiting
 
-    def also(self, check: Callable[[], object]) -> None:
-        """Call `check` each time before a signal is asked for; what it raises ends the run."""
+    def watch(self, lost: Callable[[], str | None]) -> None:
+        """Ask for the end of the run by the name DIRECTORY_LOST as soon as `lost` says that its directory is gone."""
         asked = self._requested
-
-        def requested() -> str | None:
-            check()
-            return asked()
-
-        self._requested = requested
+        self._requested = lambda: DIRECTORY_LOST if lost() else asked()
 
     def requested(self) -> str | None:
         """The name of a signal that this process has received, or None."""

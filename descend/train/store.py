@@ -49,7 +49,10 @@ class RunStore:
         """Refuse a run whose state cannot be kept, before anything is written."""
 
     def require_ownership(self) -> None:
-        """Raise StorageError where the directory is no longer that of this run; called before files are written."""
+        """Raise DirectoryLost where the directory is no longer that of this run. All ranks call it."""
+
+    def require_place(self) -> None:
+        """Make sure that what callbacks write on this rank lands in no directory of others; called before they do."""
 
     def follow(self) -> Path | None:
         """Write to where the directory is now, if it was renamed under the run; None where that cannot be done."""

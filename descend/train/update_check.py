@@ -51,7 +51,7 @@ class UpdateCheck:
         self._named = set[str]()  # parameters that were warned of
         self._idle = set[int]()  # callbacks that were warned of, by their `id`
         self.last_withheld = ""
-        self._only_evaluates = self._is_frozen = False
+        self.only_evaluates = self._is_frozen = False
         self._step, self._sums, self._rates = 0, None, ""
 
     # ---- before training
@@ -71,7 +71,7 @@ class UpdateCheck:
             return
         limit, window = limit_of(stop), self._run.transforms.window()
         if 0 in limit:
-            self._only_evaluates = True
+            self.only_evaluates = True
             warn(f"stop={stop!r}: this run makes no update, it only evaluates")
             return
         feed = self._run.data.get(Mode.TRAIN)
@@ -176,7 +176,7 @@ class UpdateCheck:
         self.after_epoch()
         if run.state.step == 0:
             cause = self._cause()
-            if not self._only_evaluates:
+            if not self.only_evaluates:
                 warn(f"no update was made, and all weights are what they were: {cause}")
             return f"{reason}, without an update: {cause}"
         if run.state.step == self._step and run.config.resume:

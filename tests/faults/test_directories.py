@@ -1,5 +1,6 @@
 """A run directory that is deleted, renamed, exchanged or made read-only under its run, or keeps nothing of its rows."""
 
+import contextlib
 import errno
 import json
 import os
@@ -16,6 +17,7 @@ import torch
 from faults.doors import fault, files_of, fit, in_a_process
 
 import descend
+from descend.errors import StorageError
 from descend.runtime.directory_lock import OWNER, DirectoryLock, HeldFolder
 from descend.runtime.run_directory import RunDirectory
 
@@ -28,9 +30,6 @@ class At(descend.Callback):
 
     def after_step(self, step):
         if step.step == self.at:
-            for thread in threading.enumerate():
-                if thread.name == "descend-save":  # a file that is being written meanwhile could go either way
-                    thread.join()
             self.act()
 
 
@@ -56,6 +55,9 @@ def test_a_directory_that_is_deleted_ends_the_run_and_is_not_made_again(tmp_path
     run_dir = tmp_path / "above" / "run"
 
     def delete():
+        for thread in threading.enumerate():
+            if thread.name == "descend-save":  # `rmtree` fails where files are written meanwhile
+                thread.join()
         if what == "its lock":
             (run_dir / OWNER).unlink()
         elif what == "everything in it":
@@ -113,6 +115,57 @@ def test_what_takes_the_place_of_a_directory_is_left_as_it_is(tmp_path, copied, 
     fault(lambda: go(run_dir, At(10, exchange), asynchronous=asynchronous), 5, str(run_dir), str(away))
     assert contents(run_dir) == found
     assert go(away, resume=True).steps == 40
+
+
+class _Instants:
+    """Calls `act` at the n-th access to a file of the run since `begin`, in the thread that is about to make it."""
+
+    events = frozenset({"open", "os.rename", "os.remove", "os.mkdir", "os.link", "os.rmdir", "os.truncate", "os.utime"})
+
+    def __init__(self):
+        self.left, self.act = 0, None
+        sys.addaudithook(self._heard)
+
+    def begin(self, number, act):
+        self.left, self.act = number, act
+
+    def _heard(self, event, arguments):
+        if self.left <= 0 or event not in self.events or not isinstance(arguments[0], (str, os.PathLike)):
+            return
+        if "run" in os.fspath(arguments[0]) or "/proc/self/fd" in os.fspath(arguments[0]):
+            self.left -= 1
+            if self.left == 0:
+                self.act()
+
+
+@pytest.fixture(scope="module")
+def instants():
+    return _Instants()  # an audit hook cannot be removed
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/fd").is_dir(), reason="needs a path that leads to an open folder")
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_directory_that_is_exchanged_in_any_instant_of_a_write_is_left_as_it_is(tmp_path, instants, asynchronous):
+    other = tmp_path / "other"
+    go(other, steps=12)
+    found = {path.relative_to(other): path.read_bytes() for path in other.rglob("*") if path.is_file()}
+    exchanged = 0
+    for number in range(1, 190, 13):
+        run_dir, away = tmp_path / f"run{number}", tmp_path / f"away{number}"
+
+        def exchange(run_dir=run_dir, away=away):
+            run_dir.rename(away)
+            shutil.copytree(other, run_dir)
+
+        begin = At(4, lambda number=number, exchange=exchange: instants.begin(number, exchange))
+        with contextlib.suppress(StorageError):
+            go(run_dir, begin, steps=12, asynchronous=asynchronous)
+        instants.begin(0, None)
+        if away.exists():
+            exchanged += 1
+            left = {path.relative_to(run_dir): path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+            assert left == found, number
+    assert exchanged > 8
 
 
 def test_a_directory_that_is_lost_is_noticed_without_a_write(tmp_path):
@@ -201,7 +254,7 @@ def test_a_directory_that_turns_read_only_ends_the_run_with_its_exit_code(tmp_pa
 
     def fail(real):
         def call(path, *given, **options):
-            if failing and (tmp_path / "run") in path.parents:
+            if failing and path.parent.resolve().is_relative_to(tmp_path / "run"):
                 raise OSError(code, os.strerror(code), str(path))
             return real(path, *given, **options)
 

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import torch
 from ranks.cases import data, fit, network
@@ -37,6 +38,12 @@ class Fault(descend.Callback):
             time.sleep(1000)
         if self.what == "drifts":
             step.module[0].weight.data += 0.5
+        if self.what == "renames":
+            Path("run").rename("away")
+        if self.what == "exchanges":
+            Path("run").rename("away")
+            Path("run").mkdir()
+            Path("run/mine").write_text("mine")
         if self.what == "hangs in a save":  # as a write to a file system that no longer answers
             os.fsync = lambda file: time.sleep(1000)
 

@@ -67,6 +67,23 @@ def test_a_rank_of_a_group_that_the_user_has_made(group, what, code, words, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("group", ["ours", "cut"])
+@pytest.mark.parametrize("what", ["renames", "exchanges"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_whose_directory_is_renamed_save_there_together(what, rank, group, tmp_path):
+    found = ended(what, rank, 2, tmp_path, group)
+    assert [rank.code for rank in found] == [5, 5]
+    assert f"(the one in use was renamed to {tmp_path / 'away'})" in found[0].err
+    assert "continue the run with run_dir=" in found[0].err
+    newest = newest_checkpoint(tmp_path / "away" / "checkpoints")
+    assert newest is not None
+    assert int(newest.name.removeprefix("step-")) >= 5  # the updates that were made until all had heard of it
+    assert f"is saved in {newest}" in found[0].err
+    verify(newest)
+    assert [path.name for path in tmp_path.glob("run/*")] == (["mine"] if what == "exchanges" else [])
+
+
+@pytest.mark.slow
 def test_a_rank_that_never_comes_to_the_end_is_named_by_the_others(tmp_path):
     check(ended("sleeps at the end", 1, 2, tmp_path), 1, 6, "hangs", tmp_path, "step-16")
 

@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from descend.errors import StorageError
+from descend.errors import DirectoryLost, StorageError
 from descend.runtime import CheckpointManager, SaveRequest, Snapshot, verify
 from descend.runtime import checkpoint_manager as module
-from descend.runtime.directory_lock import DirectoryLost
 
 
 @pytest.fixture

@@ -83,10 +83,10 @@ def test_rows_are_plain_json_lines(tmp_path):
     [
         ("x" * 300, "cannot be made: File name too long"),
         ("file/below", "cannot be made: Not a directory"),
-        ("a\0b", "must be the name of a directory"),
-        (b"bytes", "must be the name of a directory"),
-        ("", "must be the name of a directory"),
-        (3, "must be the name of a directory"),
+        ("a\0b", "run_dir must be a str or a Path"),
+        (b"bytes", "run_dir must be a str or a Path"),
+        ("", "run_dir must be a str or a Path"),
+        (3, "run_dir must be a str or a Path"),
         ("to_nothing", "is a link to nowhere, and nothing is there"),
     ],
 )

@@ -1,8 +1,6 @@
 """What asks for the end of a run: signals, checks before them, callbacks; and what makes a signal wait."""
 
-import pytest
-
-from descend.train.stop_signal import StopSignal
+from descend.train.stop_signal import DIRECTORY_LOST, StopSignal
 
 
 def test_a_signal_is_known_unless_it_is_deferred():
@@ -23,17 +21,15 @@ def test_waiting_is_passed_on_unless_it_is_deferred():
     assert heard == [True, False]
 
 
-def test_a_check_comes_before_the_question_and_its_error_ends_the_run():
-    def lost():
-        raise OSError("lost")
-
-    stop = StopSignal()
+def test_the_loss_of_the_directory_comes_before_a_signal_and_has_a_name_of_its_own():
+    stop, why = StopSignal(), []
     stop.listen(lambda: "SIGINT", lambda waiting: None)
-    stop.also(lambda: None)
+    stop.watch(lambda: why[0] if why else None)
     assert stop.requested() == "SIGINT"
-    stop.also(lost)
-    with pytest.raises(OSError, match="lost"):
-        stop.requested()
+    why.append("/a is gone")
+    assert stop.requested() == DIRECTORY_LOST
+    with stop.deferred():
+        assert stop.requested() is None
 
 
 def test_the_first_reason_of_a_callback_counts_and_is_saved():

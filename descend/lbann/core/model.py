@@ -18,7 +18,8 @@ class Model(graph.Model):
     """What is trained. Its layers are collected when it is made, and again when it is written.
 
     Args:
-        epochs: Passes over the data where the trainer has no algorithm that says otherwise; 0 only evaluates.
+        epochs: Passes over the data where the trainer has no algorithm that says otherwise; 0 makes no update: the run
+            says so, and evaluates validation and test samples.
         layers: Any of its layers.
         weights: Weights in an order of one's own; those of the layers follow.
         objective_function: A layer, a term, a list of them, or an ObjectiveFunction.

@@ -286,7 +286,7 @@ class KernelCompiler:
         """Within this block any error means that there is no such kernel: its optimizer runs eagerly."""
         try:
             yield
-        except Exception as problem:
+        except Exception as problem:  # of a compiler, a loader or a folder: training goes on without a kernel
             self._fails(job, f"{what} ({problem})")
 
     def _fails(self, job: CompileJob, why: str) -> None:

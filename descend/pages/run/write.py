@@ -14,11 +14,11 @@ from descend.runtime.run_directory import write_beside
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
 
     from descend.graph import Plan
     from descend.pages.html import Live
     from descend.pages.run.read import RunRecord
+    from descend.runtime.run_directory import RunDirectory
 
 __all__ = ["plan_of", "run_page", "write_after_run", "write_run_page"]
 
@@ -87,11 +87,11 @@ def run_page(
     return page(name, made, subtitle=f"Run, {run.status}", reason=reason, live=live)
 
 
-def write_after_run(run_dir: Path, log: Callable[[str], None], plan: Plan | None = None) -> None:
+def write_after_run(files: RunDirectory, plan: Plan | None = None) -> None:
     """The page at the end of a run, whatever end that was; what goes wrong with it is only logged."""
     try:
-        run = read_run(run_dir)
+        run = read_run(files.path)
         charts = run.seconds >= DRAWN_FROM
-        write_beside(run_dir / NAME, run_page(run, plan, charts=charts, seconds=_PATIENCE))
+        files.write_text(NAME, run_page(run, plan, charts=charts, seconds=_PATIENCE))
     except Exception as error:  # the run itself is well, and its files say everything that the page would
-        log(f"{NAME} could not be written: {type(error).__name__}: {error}; try descend report {run_dir}")
+        files.log(f"{NAME} could not be written: {type(error).__name__}: {error}; try descend report {files.path}")

@@ -145,8 +145,11 @@ def _bare(kind: object) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Numbers of numpy and torch as Python's."""
-    return value.tolist() if callable(getattr(value, "tolist", None)) else value
+    """Numbers of numpy and torch as Python's; a tensor without numbers of its own as it is."""
+    try:
+        return value.tolist() if callable(getattr(value, "tolist", None)) else value
+    except Exception:  # of any class: a sparse tensor, one without storage
+        return value
 
 
 def dimension(value: Any) -> Dimension:

@@ -15,6 +15,8 @@ from descend.study.running.storage import storage_errors
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from descend.runtime.directory_lock import HeldFolder
+
 __all__ = ["ExecutorFiles"]
 
 
@@ -45,12 +47,19 @@ class ExecutorFiles:
         except DAMAGED_FILE as error:
             raise StorageError(f"{file} is damaged: {error!r}; remove it, and executors are measured again") from error
 
-    def decide(self, kind: str, way: str) -> str:
-        """Choose an executor unless there is a choice; returns the one that holds."""
-        file = self._file(kind)
+    def decide(self, kind: str, way: str, directory: HeldFolder | None = None) -> str:
+        """Choose an executor unless there is a choice; returns the one that holds.
+
+        Args:
+            kind: Of trials.
+            way: The executor.
+            directory: Of the study, so that no other one is written to; None where its path is enough.
+        """
+        folder = self.folder if directory is None else directory.place / self.folder.name
+        file = folder / self._file(kind).name
         own = file.with_name(f".{file.name}.{socket.gethostname()}.{os.getpid()}")
         with storage_errors(self.folder):
-            self.folder.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)
             own.write_text(json.dumps({"kind": kind, "executor": way}), encoding="utf-8")
             try:
                 os.link(own, file)  # unlike a renaming it does not replace the choice of another process

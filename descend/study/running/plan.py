@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +98,20 @@ def _trial(study: Study, cell: Cell, phase: str, index: int, repeat: int, point:
     return Trial(cell.arm, cell.batch_size, cell.steps, cell.search, phase, index, repeat, seed, configuration)
 
 
+_searches: dict[int, dict[Cell, list[Trial]]] = {}  # of each study, by its `id`, as long as it is there
+
+
 def _search(study: Study, cell: Cell) -> list[Trial]:
+    """The trials of a search, drawn once: what is left of a study is looked for whenever a trial ends."""
+    if id(study) not in _searches:
+        _searches[id(study)] = {}
+        weakref.finalize(study, _searches.pop, id(study), None)
+    if cell not in _searches[id(study)]:
+        _searches[id(study)][cell] = _draw(study, cell)
+    return _searches[id(study)][cell]
+
+
+def _draw(study: Study, cell: Cell) -> list[Trial]:
     space, count = study.arms[cell.arm].space, study.trials_of(cell.arm)
     seed = _seed_of_arm(study, cell.arm)
     drawn = points(space, count, seed=seed, search=cell.search, sampler=study.sampler)

@@ -19,6 +19,8 @@ from descend.study.running.trial import RETRIED, Record
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from descend.runtime.directory_lock import HeldFolder
+
 __all__ = ["RecordFiles"]
 
 _SYNC_SECONDS = 1.0  # records are flushed to the disk at least so often
@@ -29,10 +31,14 @@ class RecordFiles:
 
     Args:
         folder: The directory.
+
+    Attributes:
+        held: The directory as it is on the disk, once this process writes there.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.held: HeldFolder | None = None
         self._own: int | None = None
         self._synced = time.monotonic()
         self._read: dict[Path, int] = {}
@@ -94,7 +100,8 @@ class RecordFiles:
         with storage_errors(self.folder):
             if self._own is None:
                 name = f"{socket.gethostname()}-{os.getpid()}-{self._begun}.jsonl"
-                self._own = os.open(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+                place = self.folder if self.held is None else self.held.place
+                self._own = os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             _write(self._own, "".join(record.line() + "\n" for record in records).encode())
             now = time.monotonic()
             if now - self._synced > _SYNC_SECONDS:

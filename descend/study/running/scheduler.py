@@ -22,7 +22,7 @@ from descend.study.running.record_keeper import RecordKeeper
 from descend.study.running.sequential import run_sequentially
 from descend.study.running.trial_pool import conduct_in_pool
 from descend.study.running.trial_setup import TrialSetup, trials_on_this_machine
-from descend.study.running.trial_store import Ledger, StudyDirectory
+from descend.study.running.trial_store import Ledger, StudyDirectory, read_frozen
 from descend.study.task import StudyTask, task_of
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def run_in_processes(path: str | os.PathLike[str], processes: int, executor: str
         raise ConfigurationError(f"processes must be an integer >= 1, got {processes}")
     context = multiprocessing.get_context("spawn")
     said = context.SimpleQueue()
-    visible = _shared_gpus(StudyDirectory(path).study().needs, processes)
+    visible = _shared_gpus(read_frozen(path).needs, processes)
     workers = [context.Process(target=work, args=(str(path), executor, said, own)) for own in visible]
     for worker in workers:
         worker.start()
@@ -307,8 +307,6 @@ def work(path: str, executor: str, said: SimpleQueue[list[str]] | None = None, g
         gpus: The GPUs that it uses, as in CUDA_VISIBLE_DEVICES; None for all.
     """
     import torch
-
-    from descend.study.running.trial_store import read_frozen
 
     if gpus is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus  # read when CUDA is used first

@@ -7,12 +7,13 @@ added as amendments; any other change is refused.
 from __future__ import annotations
 
 import json
+import os
 import platform
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.arguments import require, shown
-from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError
+from descend.errors import DAMAGED_FILE, ConfigurationError, DirectoryLost, StorageError
 from descend.files import bounded_text
 from descend.machine import __version__
 from descend.runtime.json_object import without_repeats
@@ -23,6 +24,8 @@ from descend.study.design.workload import RecordedWorkload, check_form
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from descend.runtime.directory_lock import HeldFolder
+
 __all__ = ["StudyFile"]
 
 
@@ -31,14 +34,34 @@ class StudyFile:
 
     Args:
         directory: The directory of the study.
+
+    Attributes:
+        was_there: Whether it was seen, so that its absence is a fault of the storage.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.file = directory / "study.json"
+        self.was_there = False
 
-    def write(self, study: Study, hashes: dict[str, str]) -> None:
+    def require(self) -> None:
+        """Raise DirectoryLost if the file was there and is gone, so that what is recorded would belong to no study."""
+        if self.was_there and not os.path.lexists(self.file):
+            raise self._gone()
+
+    def _gone(self) -> DirectoryLost:
+        return DirectoryLost(
+            f"{self.file} is gone, which describes the study that is running: put back a copy of it, or run the "
+            "study's file again, which keeps the records"
+        )
+
+    def write(self, study: Study, hashes: dict[str, str], folder: HeldFolder) -> None:
         """Write the description, or amend the one that is there.
+
+        Args:
+            study: The description.
+            hashes: Of code and data.
+            folder: The directory, so that no other one is written to.
 
         Raises:
             ConfigurationError: the directory holds another study.
@@ -47,7 +70,7 @@ class StudyFile:
         plain, facts = study.plain(), _versions()
         if not self.file.exists():
             require(_unstorable(plain))
-            write_beside(self.file, _text({"study": plain, "hashes": hashes, "made_with": facts, "amendments": []}))
+            self._write({"study": plain, "hashes": hashes, "made_with": facts, "amendments": []}, folder)
             return
         require(_unstorable(plain))
         frozen = self.read()
@@ -65,13 +88,19 @@ class StudyFile:
                 ]
             )
         frozen["amendments"].append({name: list(pair) for name, pair in changes.items()})
-        write_beside(self.file, _text({**frozen, "study": plain, "hashes": hashes, "made_with": facts}))
+        self._write({**frozen, "study": plain, "hashes": hashes, "made_with": facts}, folder)
+
+    def _write(self, content: dict[str, Any], folder: HeldFolder) -> None:
+        with folder.named() as place:
+            write_beside(place / self.file.name, json.dumps(content, indent=2) + "\n")
+        self.was_there = True
 
     def read(self) -> dict[str, Any]:
         """The content of study.json.
 
         Raises:
             ConfigurationError: there is none.
+            DirectoryLost: it was there before.
             StorageError: it is damaged.
         """
         try:
@@ -81,8 +110,10 @@ class StudyFile:
             for amendment in whole["amendments"]:
                 for pair in _of_kind(amendment, dict).values():
                     _, _ = _of_kind(pair, list)
+            self.was_there = True
             return whole
         except OSError as error:
+            self.require()
             raise ConfigurationError(f"{self.directory} holds no study: {self.file}: {error.strerror}") from error
         except DAMAGED_FILE as error:
             raise StorageError(
@@ -135,10 +166,6 @@ def _is_json(value: Any) -> bool:
     except (TypeError, ValueError, RecursionError):
         return False
     return True
-
-
-def _text(plain: dict[str, Any]) -> str:
-    return json.dumps(plain, indent=2) + "\n"
 
 
 def _changes(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:

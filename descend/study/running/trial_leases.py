@@ -12,7 +12,7 @@ import hashlib
 import threading
 from typing import TYPE_CHECKING
 
-from descend.runtime.directory_lock import HeartbeatLock
+from descend.runtime.directory_lock import HeartbeatLock, HeldFolder
 from descend.study.running.storage import storage_errors
 
 if TYPE_CHECKING:
@@ -29,16 +29,20 @@ class TrialLeases:
 
     Args:
         folder: The directory of the leases.
+
+    Attributes:
+        held: The directory as it is on the disk, once this process writes there.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.held: HeldFolder | None = None
         self._held: dict[Path, HeartbeatLock] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def _file(self, name: str) -> Path:
-        return self.folder / hashlib.sha256(name.encode()).hexdigest()[:24]
+        return (self.folder if self.held is None else self.held.place) / hashlib.sha256(name.encode()).hexdigest()[:24]
 
     def take(self, name: str) -> bool:
         """Take the lease of a trial by its id; False where another process holds it. A void one is taken over."""

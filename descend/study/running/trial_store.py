@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from descend.arguments import check_path, require
-from descend.errors import ConfigurationError, StorageError
+from descend.errors import ConfigurationError, DirectoryLost, StorageError
 from descend.files import has_folder
-from descend.runtime.directory_lock import DirectoryLost, HeldFolder
+from descend.runtime.directory_lock import HeldFolder
 from descend.study.running.executor_files import ExecutorFiles
 from descend.study.running.record_files import RecordFiles
 from descend.study.running.storage import storage_errors
@@ -99,6 +99,7 @@ class StudyDirectory:
         path: The directory, new or of the same study.
         study: The study; None opens an existing directory.
         hashes: Hashes of code and data, stored with the description.
+        begun: Whether study.json is known to have been there.
 
     Raises:
         ConfigurationError: the directory holds another study, or the path is a file.
@@ -106,20 +107,23 @@ class StudyDirectory:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], study: Study | None = None, hashes: dict[str, str] | None = None
+        self,
+        path: str | os.PathLike[str],
+        study: Study | None = None,
+        hashes: dict[str, str] | None = None,
+        begun: bool = False,
     ) -> None:
         require(check_path("directory", path))
         self.path = Path(path)
         self._file = StudyFile(self.path)
+        self._file.was_there = begun
         self._files = RecordFiles(self.path / "records")
         self._executors = ExecutorFiles(self.path / "executors")
         self._leases = TrialLeases(self.path / "leases")
-        self._held: HeldFolder | None = None
-        self._inside: list[HeldFolder] = []
+        self.held: HeldFolder | None = None
         if study is not None:
             self._make_folders()
-            self._file.write(study, hashes or {})
-            self._require()
+            self._file.write(study, hashes or {}, self._require())
 
     def _make_folders(self) -> None:
         try:
@@ -131,18 +135,23 @@ class StudyDirectory:
                 raise ConfigurationError(f"{self.path} cannot be a directory: a file has this name") from error
             raise
 
-    def _require(self) -> None:
-        """Raise DirectoryLost if another directory, or none, is at the path since this process first wrote there.
+    def _require(self) -> HeldFolder:
+        """The directory; DirectoryLost if another, or none, is at the path since this process first wrote there.
 
-        Called before each write. The same goes for the folders in it: without its records a study would never end.
+        Called before each write. The same goes for study.json and the folders in it: without its records a study would
+        never end.
         """
-        if self._held is None:
+        if self.held is None:
             with storage_errors(self.path):
-                self._held = HeldFolder(self.path)
-                inside = (self._files.folder, self._leases.folder)
-                self._inside = [HeldFolder(folder) for folder in inside if has_folder(folder)]
-        for held in (self._held, *self._inside):
-            held.require()
+                self.held = HeldFolder(self.path)
+                for part in (self._files, self._leases):
+                    if has_folder(part.folder):
+                        part.held = HeldFolder(part.folder, self.held)
+        for held in (self.held, self._files.held, self._leases.held):
+            if held is not None:
+                held.require()
+        self._file.require()
+        return self.held
 
     def description(self) -> dict[str, Any]:
         """See `StudyFile.read`."""
@@ -165,7 +174,7 @@ class StudyDirectory:
         try:
             self._require()
         except DirectoryLost:
-            if self._held is not None and self._held.moved_to() and self._files.is_open:
+            if self.held is not None and self.held.moved_to() and self._files.is_open:
                 self._files.append(*records)
             raise
         self._files.append(*records)
@@ -178,8 +187,7 @@ class StudyDirectory:
 
     def decide(self, kind: str, way: str) -> str:
         """See `Ledger.decide`."""
-        self._require()
-        return self._executors.decide(kind, way)
+        return self._executors.decide(kind, way, self._require())
 
     def claim(self, trials: Sequence[Trial], at_most: int) -> list[Trial]:
         """See `Ledger.claim`. A claim whose heartbeat stopped is taken over."""
@@ -209,8 +217,12 @@ class StudyDirectory:
         """Release all claims, and flush the records to the disk."""
         self._leases.close()
         self._files.close()
+        for part in (self, self._files, self._leases):
+            if part.held is not None:
+                part.held.close()
+                part.held = None
 
 
 def read_frozen(path: str | os.PathLike[str]) -> Study:
-    """See `StudyDirectory.study`."""
-    return StudyDirectory(path).study()
+    """See `StudyDirectory.study`; of a study that another process has begun."""
+    return StudyDirectory(path, begun=True).study()

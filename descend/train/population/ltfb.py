@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
-from descend.arguments import check_integer, require
+from descend.arguments import check_integer, require, shown
 from descend.arguments.strict_keywords import StrictKeywords
 from descend.errors import ConfigurationError, nearest
 from descend.train.algorithms import BatchedIterativeOptimizer, TrainingAlgorithm
@@ -85,8 +85,8 @@ VARIANTS: tuple[type, ...] = (*_MUTATIONS.values(), *_WAYS.values(), _Tournament
 
 def _check_choice(what: str, given: str, known: Mapping[str, Any]) -> None:
     if given not in known:
-        hint = nearest(str(given), known)
-        raise ConfigurationError(f"{what}: strategy must be one of {', '.join(known)}, got {given!r}{hint}")
+        hint = nearest(given, known) if isinstance(given, str) else ""
+        raise ConfigurationError(f"{what}: strategy must be one of {', '.join(known)}, got {shown(given)}{hint}")
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _directions(what: str, given: Mapping[str, Any]) -> dict[str, MetricStrategy
     known = [int(way) for way in MetricStrategy]
     problems = [f"{what}: no metric is given; name at least one"] * (not given)
     problems += [
-        f"{what}: metric '{name}' must be LOWER_IS_BETTER (0) or HIGHER_IS_BETTER (1), got {way!r}"
+        f"{what}: metric '{name}' must be LOWER_IS_BETTER (0) or HIGHER_IS_BETTER (1), got {shown(way)}"
         for name, way in given.items()
         if way not in known
     ]

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.errors import ConfigurationError, NumericalError, Stopped, nearest
+from descend.errors import ConfigurationError, NumericalError, Stopped, nearest, warn
 from descend.launch import TrainerLayout, as_trainer
 from descend.launch.trainer_layout import current_trainer
 from descend.runtime import Communicator, SaveRequest, generator
+from descend.train.evaluated_weights import AveragingCallback
 from descend.train.evaluation import evaluate
 from descend.train.param_groups import current_learning_rates
 from descend.train.population.exchange import STATE, ModelState, ModelTransport, capture_model, restore_model
@@ -31,6 +32,7 @@ from descend.train.population.ltfb import (
     TruncationSelectionExchange,
 )
 from descend.train.progress import ExecutionContext, Mode
+from descend.train.stop_signal import DIRECTORY_LOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -229,6 +231,8 @@ class Population:
     def _asked(self, player: TrainerRun) -> str | None:
         """Why all trainers must stop, if this one was stopped; else None."""
         signal = player.run.strategy.stop_requested()
+        if signal == DIRECTORY_LOST:
+            player.run.store.require_ownership()
         return self._stopped or (signal and f"stopped by {signal} between two rounds")
 
     def _train_one(self, player: TrainerRun, algorithm: TrainingAlgorithm) -> None:
@@ -274,6 +278,12 @@ class Population:
                 player.run.store.save(player.run, SaveRequest("exchange", keep=_KEPT))
 
     def _pairwise(self, strategy: RandomPairwiseExchange, number: int, way: ExchangeStrategy) -> list[ExchangeResult]:
+        averages = [one.label for one in self.players[0].run.callbacks.all if isinstance(one, AveragingCallback)]
+        if averages and not way.whole and number == 0:
+            warn(
+                f"'{way.strategy}' sends weights alone, and the average of {', '.join(averages)}, which is evaluated, "
+                "stays with its trainer: exchange_hyperparameters=True sends both"
+            )
         order = self._drawn(number)
         pairs = list(zip(order[::2], order[1::2], strict=False))
         partners = {**dict(pairs), **{b: a for a, b in pairs}}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from descend.arguments import shown
 from descend.arguments.strict_keywords import StrictKeywords
 from descend.errors import ConfigurationError, Unsupported
 from descend.train.strategies.own_gradients import OwnGradients, OwnGradientsDescription
@@ -66,11 +67,17 @@ class MajorityVote(OwnGradientsDescription, metaclass=StrictKeywords):
         """
         if wanted is None:
             return None
-        vote = wanted if isinstance(wanted, MajorityVote) else cls() if wanted == cls.WORD else None
+        vote = (
+            wanted
+            if isinstance(wanted, MajorityVote)
+            else cls()
+            if isinstance(wanted, str) and wanted == cls.WORD
+            else None
+        )
         if vote is not None:
-            return vote.given_by(f"gradient_compression={wanted!r}")
+            return vote.given_by(f"gradient_compression={shown(wanted)}")
         raise ConfigurationError(
-            f"gradient_compression must be 'sign', descend.MajorityVote(momentum=0.9) or None, got {wanted!r}"
+            f"gradient_compression must be 'sign', descend.MajorityVote(momentum=0.9) or None, got {shown(wanted)}"
         )
 
     def create(self, world: Communicator) -> MajorityVoting:

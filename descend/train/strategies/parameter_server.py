@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from descend import errors
+from descend.arguments import shown
 from descend.arguments.strict_keywords import StrictKeywords
 from descend.data import Batch, Batches
 from descend.data.map_dataset import SampleReader
@@ -106,8 +107,8 @@ class ParameterServer(StrategyDescription, metaclass=StrictKeywords):
         if wanted is None:
             return None
         if isinstance(wanted, cls):
-            return wanted.given_by(f"asynchronous={wanted!r}")
-        raise ConfigurationError(f"asynchronous must be descend.ParameterServer() or None, got {wanted!r}")
+            return wanted.given_by(f"asynchronous={shown(wanted)}")
+        raise ConfigurationError(f"asynchronous must be descend.ParameterServer() or None, got {shown(wanted)}")
 
     @property
     def made(self) -> bool:

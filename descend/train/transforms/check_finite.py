@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from descend.errors import ConfigurationError, NumericalError, nearest
+from descend.arguments import check_choice, require
+from descend.errors import NumericalError
 from descend.torch_private import AllFinite, foreach_largest
 from descend.train.nonfinite_report import nonfinite_message
 from descend.train.transforms.base import GradientTransform, Withheld
@@ -44,10 +45,7 @@ class CheckFinite(GradientTransform):
     IN_A_ROW: ClassVar[int] = 10
 
     def __init__(self, on_nonfinite: str = "stop") -> None:
-        if on_nonfinite not in self.POLICIES:
-            options = ", ".join(f"'{policy}'" for policy in self.POLICIES)
-            hint = nearest(str(on_nonfinite), self.POLICIES)
-            raise ConfigurationError(f"on_nonfinite must be one of {options}, got {on_nonfinite!r}{hint}")
+        require(check_choice("on_nonfinite", on_nonfinite, self.POLICIES))
         self.on_nonfinite = on_nonfinite
 
     def setup(self, run: Run) -> None:

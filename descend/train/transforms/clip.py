@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -57,7 +58,7 @@ class Clip(GradientTransform):
             named = {name: _rows_of(p) for name, p in named.items()}
         parameters = list(named.values())
         if self.value is not None and parameters:
-            clip_grad_value_(parameters, self.value)
+            clip_grad_value_(parameters, min(self.value, *(_largest(p) for p in parameters)))
         if self._strategy.is_sharded:
             self._clip_shards(named)
             return
@@ -90,3 +91,8 @@ def _rows_of(p: torch.Tensor) -> torch.Tensor:
     stand_in = torch.empty_like(rows)
     stand_in.grad = rows
     return stand_in
+
+
+def _largest(p: torch.Tensor) -> float:
+    """The greatest number that a gradient of its type can be clipped to."""
+    return torch.finfo(p.dtype).max if p.dtype.is_floating_point else math.inf

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from descend.errors import ConfigurationError, StorageError
+from descend.errors import ConfigurationError, DirectoryLost, StorageError
+from descend.runtime.directory_lock import HeldFolder
 from descend.study.design import Arm, Study, log
 from descend.study.running import study_file
 from descend.study.running.study_file import StudyFile
@@ -16,13 +17,26 @@ def study(**fields):
 
 
 def write(directory, hashes=(("data", "1"),), **fields):
-    StudyFile(directory).write(study(**fields), dict(hashes))
+    StudyFile(directory).write(study(**fields), dict(hashes), HeldFolder(directory))
 
 
 def test_what_was_written_is_read(tmp_path):
     write(tmp_path)
     assert StudyFile(tmp_path).study() == study()
     assert StudyFile(tmp_path).read()["hashes"] == {"data": "1"}
+
+
+def test_a_description_that_was_there_is_missed_and_one_that_never_was_is_not(tmp_path):
+    file = StudyFile(tmp_path)
+    file.require()
+    with pytest.raises(ConfigurationError, match="holds no study"):
+        file.read()
+    file.write(study(), {}, HeldFolder(tmp_path))
+    file.require()
+    file.file.unlink()
+    for act in (file.require, file.read):
+        with pytest.raises(DirectoryLost, match=r"study\.json is gone, which describes the study that is running"):
+            act()
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"study": {}}', "\xff"])

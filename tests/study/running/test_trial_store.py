@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from descend.errors import ConfigurationError, StorageError
+from descend.errors import ConfigurationError, DirectoryLost, StorageError
 from descend.study.design import Arm, Study, log
 from descend.study.running.plan import pending
 from descend.study.running.trial import Record
@@ -197,3 +197,22 @@ def test_a_folder_of_the_directory_that_is_removed_or_exchanged_is_an_error(tmp_
             with pytest.raises(StorageError, match=f"{name} (is gone )?.the one in use was renamed"):
                 act()
     assert not [*(tmp_path / "other" / name).iterdir()]
+
+
+def test_a_study_whose_description_is_removed_ends_with_what_it_has_recorded(tmp_path):
+    with StudyDirectory(tmp_path, study()) as directory:
+        directory.record(record(TRIALS[0]))
+        (tmp_path / "study.json").unlink()
+        acts = (
+            lambda: directory.record(record(TRIALS[1])),
+            lambda: directory.claim(TRIALS[2:], 1),
+            lambda: directory.decide("kind", "one"),
+            directory.study,
+            lambda: read_frozen(tmp_path),  # of a process that has just been started to help
+        )
+        for act in acts:
+            with pytest.raises(DirectoryLost, match=r"study\.json is gone, which describes the study that is running"):
+                act()
+    assert set(StudyDirectory(tmp_path).records()) == {TRIALS[0].id, TRIALS[1].id}
+    again = StudyDirectory(tmp_path, study())
+    assert again.study() == study()
