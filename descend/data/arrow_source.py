@@ -148,6 +148,7 @@ class ArrowSource:
         self.classes = {
             name: list(self._columns[of].classes) for name, of in alone.items() if self._columns[of].classes
         }
+        self.counted = frozenset(name for name in self.classes if options.classes_of(name) is None)
         named: Mapping[str, Sequence[str]] = getattr(files, "class_names", {})
         self.classes |= {
             name: list(named[of])

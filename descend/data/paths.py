@@ -33,6 +33,7 @@ __all__ = [
     "of_role",
     "role_of",
     "skipped_line",
+    "training_beside",
     "why_no_data",
 ]
 
@@ -460,6 +461,15 @@ def role_of(name: str, whole: bool) -> str | None:
             if not whole and name.startswith(word) and name != word and not name[len(word)].isalnum():
                 return role
     return None
+
+
+def training_beside(path: Path) -> list[Path]:
+    """The training data of which a file or a folder has those of another role, as train.csv beside test.csv."""
+    whole = path.is_dir()
+    if role_of(path.name, whole) in (None, "train"):
+        return []
+    around = [one for one in path.absolute().parent.iterdir() if role_of(one.name, whole) == "train"]
+    return sorted(one for one in around if one.is_dir() == whole and one.suffixes == path.suffixes)
 
 
 def arrays_of_role(names: Iterable[str], role: str) -> dict[str, str] | None:

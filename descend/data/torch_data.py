@@ -19,7 +19,7 @@ import inspect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from descend.arguments import check_integer, check_number, require
+from descend.arguments import check_integer, check_number, require, shown
 from descend.data.batch_iterable import BatchIterable
 from descend.data.batches import Batches
 from descend.data.hugging_face import is_hugging_face, split_of_role
@@ -76,10 +76,11 @@ class Loading:
         timeout_seconds: Longest wait for a batch; None is ten minutes for processes and no limit without them.
         unit: Samples of a mini-batch that stay together on one rank.
         targets: Names of the target fields, where they are known: text in files is classes there.
-        classes: The classes of such fields; None: those in the files, in the order of the alphabet.
+        classes: The classes of such fields, those of training; None: those in the files, in the order of the alphabet.
         sampler: Which training sample is at each position of an epoch; None is each once.
         class_targets: Where targets are class numbers, so that they must be integers, the names that targets usually
             have; a field of files that is a target is one of them, or named by `targets`, or by the reader.
+        not_taken: Fields that the module does not take, so that texts in them need be no classes.
         module: What takes the samples; optional fields of files are left out unless its `forward` has their names.
         pin_memory: Gather batches of data in memory in page-locked memory, from which they go to a GPU. Others are
             copied there when they are sent.
@@ -99,6 +100,7 @@ class Loading:
     classes: Mapping[str, Sequence[str]] | None = None
     sampler: Sampler | None = None
     class_targets: tuple[str, ...] = ()
+    not_taken: tuple[str, ...] = ()
     module: Module | None = None
     pin_memory: bool = False
 
@@ -136,10 +138,17 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
         _refuse_unused(how, "an IterableDataset is read in this process", "DataLoader(dataset, num_workers=...)")
         return _of_loader(sample_stream(cast("Any", data), how.batch_size), replace(how, workers=None))
     if is_path(data) or is_hugging_face(data) or is_table(data) or split_of_role(data, how.role) is not None:
-        from descend.data.files import read
+        from descend.data.file_format import options_of
+        from descend.data.files import reader_of
 
-        target = how.targets or None
-        data = read(data, role=how.role, target=target, classes=how.classes, skip_bad=how.skip_bad)
+        options = options_of(how.role, how.targets or None, {"classes": how.classes, "skip_bad": how.skip_bad})
+        source, data = data, reader_of(data, options)
+        if how.role != "train" and (unknown := data.counted.difference(how.classes or ()).intersection(how.targets)):
+            raise DataError(
+                f"{data.name}: '{min(unknown)}' holds text, and which class of training has which number is not known: "
+                f"read it by descend.data.read({shown(source)}, target='{min(unknown)}', classes=[...]), with all "
+                "classes in the order of their numbers in training"
+            )
     if _is_file_reader(data) and data.is_original and _is_reader_source(data.source):
         return open_data(data.source.original, how)
     if _is_file_reader(data):
@@ -235,14 +244,14 @@ def _of_files(reader: FileReader, how: Loading) -> Batches:
     from descend.data.file_pipeline import FilePipeline
 
     taken = () if how.module is None else inspect.signature(how.module.forward).parameters
-    reader = reader.in_role(how.role).for_module(taken)
+    reader = reader.in_role(how.role).for_module(taken).in_classes(how.classes or {})
     if how.class_targets:
         names = how.targets or reader.target or how.class_targets
         source = with_class_numbers(reader.source, [reader.names[name] for name in names if name in reader.names])
         reader = replace(reader, source=source)
     if (in_run := getattr(reader.source, "in_run", None)) is not None:
         reader = replace(reader, source=in_run(how.seed, how.role))
-    return _of_pipeline(FilePipeline(reader, how.skip_bad > 0), how)
+    return _of_pipeline(FilePipeline(reader, how.skip_bad > 0, how.not_taken), how)
 
 
 def _of_pipeline(pipeline: ReaderPipeline[Any], how: Loading) -> Batches:
