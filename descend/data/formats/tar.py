@@ -50,6 +50,7 @@ from descend.data.paths import skipped_line
 from descend.data.plain_arrays import native
 from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
+from descend.data.table_cells import in_range
 from descend.data.tar_index import ShardIndex, index_of
 from descend.errors import ConfigurationError, DataError, nearest
 
@@ -91,7 +92,7 @@ def _values(ending: str, content: bytes) -> dict[str, Any]:
     if kind == "npy":
         return {name: native(_array(content))}
     if kind == "json":
-        return dict(_parts(name, json.loads(content)))
+        return dict(_parts(name, json.loads(content, parse_float=in_range)))
     return {name: content}
 
 
@@ -434,6 +435,11 @@ class TarShards:
             values: dict[str, Any] = {}
             for ending, content in contents[place].items():
                 values.update(_values(ending, content))
+            if new := next((name for name in values if name not in self._forms and name not in self.left_out), None):
+                raise ValueError(
+                    f"the sample has '{new}', which none of the first {_PROBED} samples has: write null there where it "
+                    "is missing, or leave it out of all"
+                )
             for name, form in forms.items():
                 if name not in values and form.field.dtype.kind != "f":
                     raise ValueError(f"the sample has no '{name}'")
