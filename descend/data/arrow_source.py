@@ -158,6 +158,7 @@ class ArrowSource:
         self.largest = {name: self.largest[of] for name, of in alone.items() if of in self.largest}
         self.pixels = frozenset(name for name, of in alone.items() if of in self._images)
         self.kinds = {name: form.kind for name, form in self._images.items()}
+        self.notes += tuple(note for form in self._images.values() for note in form.notes)
         self._kept: OrderedDict[tuple[Chunk, str], Any] = OrderedDict()
         self._damaged: dict[Chunk, str] = {}  # those that could not be decoded, and why
         self._spilled = SpilledColumns() if getattr(files, "decodes", False) else None

@@ -78,7 +78,7 @@ class PartitionedFiles:
         arrow = library("pyarrow", "a table")
         found = {} if table is None else {name: table.column(name) for name in table.column_names}
         for name in (name for name in self._twice if name in found):
-            _check_alike(chunk.path, name, self._values[chunk.path][name], found[name])
+            _check_alike(name, self._values[chunk.path][name], found[name])
         for name in columns:
             if name not in found:
                 value = arrow.scalar(self._values[chunk.path][name], self.schema.field(name).type)
@@ -132,7 +132,7 @@ def with_partitions(files: TableFiles, paths: Sequence[Path], several: bool = Fa
     return PartitionedFiles(files, values) if first else files
 
 
-def _check_alike(path: Path, name: str, value: int | str | None, stored: Any) -> None:
+def _check_alike(name: str, value: int | str | None, stored: Any) -> None:
     """Check that a column has the value that a folder names.
 
     Raises:
@@ -141,7 +141,7 @@ def _check_alike(path: Path, name: str, value: int | str | None, stored: Any) ->
     for other in library("pyarrow.compute", "a table").unique(stored).to_pylist():
         if not _are_alike(value, other):
             raise ValueError(
-                f"'{name}' must be {shown(value)}, as the folder of {path} is named, got {shown(other)} in the file: "
+                f"'{name}' must be {shown(value)}, as the folder is named, got {shown(other)} in the file: "
                 "correct one of them, or leave it out by columns="
             )
 

@@ -34,6 +34,7 @@ __all__ = [
     "in_range",
     "is_any_number",
     "is_number",
+    "may_be_tiny",
 ]
 
 _NULLS = "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|N/A|NA|NULL|NaN|n/a|nan|null"  # of pyarrow.csv
@@ -50,6 +51,7 @@ SEPARATED = (
 )
 INTEGER = r"^\s*[+-]?\d+\s*$"
 EXTREME = r"[eE][+-]?0*(?:[3-9]\d\d|\d{4,})|\d{300}"  # in numbers that may be beyond the range of float64
+_TINY, _ZEROS = re.compile(rb"[eE]-0*(?:[3-9]\d\d|\d{4,})"), b"0" * 300
 _OF_PLAIN, _OF_SEPARATED, _OF_INTEGER = map(re.compile, (PLAIN, SEPARATED, INTEGER))
 _FEW = 10  # at most one in so many cells of a column of numbers is none
 
@@ -83,6 +85,11 @@ def is_number(cell: str) -> bool:
     except ValueError:
         return False
     return "_" not in cell  # which Python's numbers may have
+
+
+def may_be_tiny(content: bytes) -> bool:
+    """Whether there may be numbers that float64 makes 0; those that it makes infinite show in the column."""
+    return _ZEROS in content or _TINY.search(content) is not None
 
 
 def in_range(text: str) -> float:

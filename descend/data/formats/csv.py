@@ -41,7 +41,7 @@ from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
 from descend.data.partitions import with_partitions
 from descend.data.paths import head
-from descend.data.table_cells import EXTREME, MISSING, csv_rows, is_any_number
+from descend.data.table_cells import MISSING, csv_rows, is_any_number, may_be_tiny
 from descend.data.table_header import has_names
 from descend.data.table_layout import (
     BEFORE_NAMES,
@@ -74,7 +74,7 @@ _FIRST_ROWS, _FEWEST_ROWS = 100, 5
 _LISTED = 6
 _COMMENT = re.compile(rb"^(?:\xef\xbb\xbf)?#", re.MULTILINE)
 _LOOKED_AT, _LONGEST_LOOK = 2**16, 2**24  # characters of the first rows; so many of the fewest of them
-_EXTREME, _LONGEST_MARK = re.compile(EXTREME.encode()), 512  # bytes at the end of a part, which go on in the next
+_LONGEST_MARK = 512  # bytes at the end of a part, which go on in the next
 _THOUSANDS = {mark: re.compile(rf"[+-]?[1-9]\d{{0,2}}(?:[{mark}]\d{{3}})+") for mark in ".,"}
 _FRACTION = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:[.]\d{3})+|\d{1,3}(?:,\d{3})+)([.,])\d+(?:[eE][+-]?\d+)?")
 
@@ -267,7 +267,7 @@ def _parse(path: Path, options: ReadOptions, seen: _Followed) -> Iterable[Any]:
             content = stream.read_buffer()
             parts = (bytes(content[start : start + BLOCK_BYTES]) for start in range(0, content.size, BLOCK_BYTES))
             seen.follow(parts)
-            table = without_missing(_whole(content, settings, seen.extreme), marks)
+            table = without_missing(_whole(content, settings, seen.tiny), marks)
             yield with_numbers(table, settings.convert["decimal_point"], _missing(options), options.text or ())
             return
     yield from _in_blocks(path, settings, marks, seen)
@@ -281,7 +281,7 @@ def _in_blocks(path: Path, settings: _Settings, marks: Collection[str], seen: _F
     inexact: set[str] = set()
     with decompressed(path) as stream:
         for batch in arrow_csv.open_csv(stream, **settings.made()):  # looks at the first block
-            inexact.update(inexact_columns(batch, seen.extreme))
+            inexact.update(inexact_columns(batch, seen.tiny))
             yield without_missing(batch, marks)
     if inexact:
         with decompressed(path) as stream:
@@ -304,7 +304,7 @@ class _Followed:
     def __init__(self, encoding: str, quotes: QuoteCheck, marks: Collection[str]) -> None:
         self._quotes, self._end, self._encoding = quotes, b"", encoding.lower().replace("_", "-")
         self.absent = {mark for mark in marks if mark}  # which no cell is, as far as is seen
-        self.extreme = False  # whether there are numbers that may be beyond float64
+        self.tiny = False  # whether there are numbers that float64 may make 0
 
     def follow(self, parts: Iterable[bytes]) -> _Followed:
         """Go through a whole file.
@@ -315,13 +315,13 @@ class _Followed:
         encoding = self._encoding
         if encoding.startswith(("utf-16", "utf-32")):
             parts, encoding = (text.encode() for text in codecs.iterdecode(parts, encoding, errors="replace")), "utf-8"
-        forms = {one: re.escape(one.encode(encoding, "replace")) for one in self.absent}
+        forms = {one: one.encode(encoding, "replace") for one in self.absent}
         for part in parts:
             self._quotes.add(part)
             whole = self._end + part
-            self.extreme = self.extreme or _EXTREME.search(whole) is not None
+            self.tiny = self.tiny or may_be_tiny(whole)
             for mark in [*self.absent]:
-                if re.search(rb"(?<!\w)%b(?!\w)" % forms[mark], whole):
+                if forms[mark] in whole and re.search(rb"(?<!\w)%b(?!\w)" % re.escape(forms[mark]), whole):
                     self.absent.remove(mark)
             self._end = whole[-_LONGEST_MARK:]
         self._quotes.finish()
@@ -333,7 +333,7 @@ def _as_text(settings: _Settings, names: Sequence[str]) -> dict[str, Any]:
     return settings.made(include_columns=list(names), column_types=dict.fromkeys(names, kind), decimal_point=".")
 
 
-def _whole(content: Any, settings: _Settings, extreme: bool) -> Any:
+def _whole(content: Any, settings: _Settings, tiny: bool) -> Any:
     """The table of a file, with types that hold all values."""
     arrow_csv = library("pyarrow.csv", "a table of text")
 
@@ -345,7 +345,7 @@ def _whole(content: Any, settings: _Settings, extreme: bool) -> Any:
     except ValueError:  # again by one thread, which counts rows, so that the error has the number of the row
         settings.read["use_threads"] = False
         table = arrow_csv.read_csv(buffer(), **settings.made())
-    if names := inexact_columns(table, extreme):
+    if names := inexact_columns(table, tiny):
         texts = arrow_csv.read_csv(buffer(), **_as_text(settings, names))
         for name in names:
             check_exact(name, texts.column(name))

@@ -29,7 +29,7 @@ from descend.data.arrow_columns import LENGTH
 from descend.data.concatenated import Pieces
 from descend.data.expansion import check_expansion
 from descend.data.file_format import FileFormat, library
-from descend.data.formats.cf_attributes import Meanings, is_bare_dimension, is_netcdf4
+from descend.data.formats.cf_attributes import Meanings, check_without_meaning, is_bare_dimension, is_netcdf4
 from descend.data.formats.hdf5_blocks import StoredRows
 from descend.data.nested_fields import part_of, parts_of
 from descend.data.paths import arrays_of_role, role_of
@@ -130,7 +130,9 @@ class HDF5Source:
                 self.left_out[name] = str(error)
                 del self._names[name]
             else:
-                if options.mask_and_scale and name not in self._parts:
+                if options.mask_and_scale and name in self._parts:
+                    check_without_meaning(path, inside, stored)
+                elif options.mask_and_scale:
                     is_enum = name in self._enums
                     found[name] = self._meanings.field(path, name, stored, found[name], netcdf=netcdf, is_enum=is_enum)
         if options.key is None:

@@ -69,7 +69,7 @@ class ImageFiles:
         self._form = form_of_images(
             len(paths), paths.__getitem__, options, lambda sample: str(paths[sample]), order=order
         )
-        self.kinds = {"image": self._form.kind}
+        self.kinds, self.notes = {"image": self._form.kind}, self._form.notes
         self.pixels = frozenset({"image"})
         self.classes: dict[str, list[str]] = {"label": list(classes)} if classes else {}
         self.counted = frozenset(self.classes if options.classes_of("label") is None else ())

@@ -241,6 +241,7 @@ class TarShards:
         self.class_texts = frozenset(name for name in self._forms if name.rpartition(".")[2] in _INTEGERS)
         self.pixels = frozenset(name for name, form in self._forms.items() if form.image)
         self.notes = self._notes(paths, shards) if options.columns is None else ()
+        self.notes += tuple(note for form in self._forms.values() if form.image for note in form.image.notes)
         ragged = {name + LENGTH: Field((), np.dtype(np.int64)) for name, form in self._forms.items() if form.length}
         self.fields: Mapping[str, Field] = {**{name: form.field for name, form in self._forms.items()}, **ragged}
 
