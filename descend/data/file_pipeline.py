@@ -111,7 +111,7 @@ class ReaderPipeline(Generic[SomeReader]):
 
 @dataclass
 class FilePipeline(ReaderPipeline["FileReader"]):
-    """Of what `read` reads.
+    """Samples of what `read` reads.
 
     Args:
         reader: Of files.

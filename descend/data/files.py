@@ -20,8 +20,8 @@ from descend.arguments import shown
 from descend.data.description import ROLES
 from descend.data.expansion import UNPACKED_BY, compression_of, plain_name
 from descend.data.file_format import FileFormat, FileSource, ReadOptions, added_formats, file_formats, options_of
-from descend.data.image_survey import LOOKED_AT, spread
 from descend.data.hugging_face import split_of_role
+from descend.data.image_survey import LOOKED_AT, spread
 from descend.data.numbered_texts import in_classes, with_numbers
 from descend.data.object_source import object_source
 from descend.data.paths import SourceFiles, head, is_path, of_role, training_beside
@@ -108,15 +108,13 @@ def read(
         raise ConfigurationError(
             f"read: role must be one of {', '.join(ROLES)}, got {shown(role)}{nearest(role, ROLES)}"
         )
-    given = options_of(role, target, options)
-    reader = reader_of(source, given, fields)
-    _check_classes_used(reader, given)
+    chosen = options_of(role, target, options)
+    reader = reader_of(source, chosen, fields)
+    _check_classes_used(reader, chosen)
     return reader
 
 
-def reader_of(
-    source: Any, given: ReadOptions, fields: Sequence[str] | Mapping[str, str] | None = None
-) -> FileReader:
+def reader_of(source: Any, given: ReadOptions, fields: Sequence[str] | Mapping[str, str] | None = None) -> FileReader:
     """See `read`; `classes` may name fields that are not there."""
     notes: tuple[str, ...]
     if not is_path(source) and (found := object_source(source, given)) is not None:
@@ -157,36 +155,34 @@ def reader_of(
 
 def _check_classes_used(reader: FileReader, options: ReadOptions) -> None:
     """Check that the classes that a caller gave are those of fields."""
-    names = {reader.names[one]: one for one in reader.classes}
-    if options.classes is None or (not isinstance(options.classes, Mapping) and names):
-        return
-    unused = [one for one in options.classes if one not in names] if isinstance(options.classes, Mapping) else ["list"]
+    fields, classes = {reader.names[name] for name in reader.classes}, options.classes or {}
+    unused = [name for name in classes if name not in fields] if isinstance(classes, Mapping) or not fields else []
     if unused:
-        which = f"'{unused[0]}'" if isinstance(options.classes, Mapping) else "no field"
+        which = ", ".join(map(shown, unused)) if isinstance(classes, Mapping) else "no field"
         raise ConfigurationError(
             f"read: classes= must be of fields that are classes, got those of {which}"
-            f"{nearest(unused[0], reader.fields)}: name a field of classes by target=; the fields are "
+            f"{nearest(unused[0], reader.fields)}: name such a field by target=; the fields are "
             f"{', '.join(reader.fields)}, and those of classes {', '.join(reader.classes) or 'none'}"
         )
 
 
-def _in_training_classes(name: str, opened: FileSource, source: Any, options: ReadOptions) -> tuple[FileSource, str]:
-    """The samples of another role with the class numbers of the training data beside them, and a line about that."""
-    table = name not in ("tar", "images") and any(one.name == name and "columns" in one.uses for one in file_formats())
+def _in_training_classes(kind: str, opened: FileSource, source: Any, options: ReadOptions) -> tuple[FileSource, str]:
+    """The samples with the class numbers of the training data of the data set, and a line where those are beside it."""
+    classes: Mapping[str, Sequence[str]] = getattr(opened, "classes", {})
+    table = kind == "hugging face" or any(f.name == kind != "tar" and "columns" in f.uses for f in file_formats())
     names = [
-        one
-        for one in opened.fields
-        if (one in getattr(opened, "classes", ()) or (table and options.is_class(one)))
-        and options.classes_of(one) is None
-        and opened.fields[one].dtype.kind in "iub"
+        name
+        for name, field in opened.fields.items()
+        if (name in classes or (table and options.is_class(name) and field.dtype.kind in "iub"))
+        if options.classes_of(name) is None
     ]
-    if not names or name == "images" or (found := _training_source(source, options.role)) is None:
+    training, is_beside = _training_source(source, options.role) if names and kind != "images" else (None, False)
+    if training is None:
         return opened, ""
-    training, is_beside = found
-    own: Any = options.columns if isinstance(options.columns, Mapping) else {}
-    columns = {one: own.get(one, one) for one in names} if table or name == "hugging face" else options.columns
+    groups: Any = options.columns if isinstance(options.columns, Mapping) else {}
+    columns = {name: groups.get(name, name) for name in names} if table else options.columns
     try:
-        classes = dict(reader_of(training, replace(options, role="train", columns=columns, cache=False)).classes)
+        numbers = reader_of(training, replace(options, role="train", columns=columns, cache=False)).classes
     except DescendError as error:
         if is_beside:
             return opened, ""
@@ -194,32 +190,31 @@ def _in_training_classes(name: str, opened: FileSource, source: Any, options: Re
             f"'{names[0]}' must have the class numbers of training, and the training data cannot be read: {error}: say "
             "classes=[...] in the order of their numbers"
         ) from error
-    before: Mapping[str, Sequence[str]] = getattr(opened, "classes", {})
-    if is_beside and not all(classes.get(one) and {*before.get(one, ())} <= {*classes[one]} for one in names):
+    if is_beside and not all({*classes.get(name, ())} <= {*numbers.get(name, ())} for name in names):
         return opened, ""
-    line = f"classes have the numbers that they have in {_called(training)}: {', '.join(classes)}" if is_beside else ""
-    return in_classes(opened, classes), line if classes else ""
+    line = f"classes have the numbers that they have in {_called(training)}: {', '.join(numbers)}"
+    return in_classes(opened, numbers), line if is_beside and numbers else ""
 
 
-def _training_source(source: Any, role: str) -> tuple[Any, bool] | None:
-    """The training data of a data set, where they are others than those of a role, and whether they are beside it."""
-    if role != "train" and not is_path(source):
-        with suppress(DataError):  # there is no such split
-            return None if (part := split_of_role(source, "train")) is None else (part, False)
+def _training_source(source: Any, role: str) -> tuple[Any, bool]:
+    """The training data of a data set, where a role has others; None: there are none. Whether they are beside it."""
     if isinstance(source, Mapping):
-        parts = {one: _training_source(part, role) for one, part in cast("Mapping[Any, Any]", source).items()}
-        others = {one: parts[one] or (part, False) for one, part in cast("Mapping[Any, Any]", source).items()}
-        beside = any(is_beside for _, is_beside in others.values())
-        return ({one: other for one, (other, _) in others.items()}, beside) if any(parts.values()) else None
+        mapping = cast("Mapping[Any, Any]", source)
+        with suppress(DataError):  # there is no such split
+            if (split := split_of_role(mapping, "train")) is not None:
+                return (split, False) if role != "train" else (None, False)
+        parts = {name: _training_source(part, role) for name, part in mapping.items()}
+        whole = {name: mapping[name] if part is None else part for name, (part, _) in parts.items()}
+        return (whole if whole != dict(mapping) else None), any(is_beside for _, is_beside in parts.values())
     if not is_path(source):
-        return None
+        return None, False
     files = SourceFiles.found(source)
     with suppress(DataError):  # there are none of a role
         if role != "train" and set(files.of(role)) != set(files.of("train")):
             return source, False
-    places = [Path(one) for one in (source if isinstance(source, (list, tuple)) else [source])]
-    beside = [other for one in places for other in training_beside(one)]
-    return (sorted(set(beside)), True) if beside else None
+    places = cast("Sequence[Any]", source) if isinstance(source, (list, tuple)) else [source]
+    beside = sorted({path for place in places for path in training_beside(Path(place))})
+    return beside or None, bool(beside)
 
 
 class _Opened(NamedTuple):
@@ -491,17 +486,6 @@ class FileReader:
         return {name: of_source[old] for name, old in self.names.items() if old in of_source}
 
     @property
-    def counted(self) -> frozenset[str]:
-        """Fields whose classes are numbered by the texts of these samples alone."""
-        of_source: frozenset[str] = getattr(self.source, "counted", frozenset())
-        return frozenset(name for name, old in self.names.items() if old in of_source)
-
-    def in_classes(self, classes: Mapping[str, Sequence[str]]) -> FileReader:
-        """The same samples with these classes of fields, in the order of their numbers."""
-        own = {self.names[name]: of for name, of in classes.items() if name in self.names}
-        return self if (source := in_classes(self.source, own)) is self.source else replace(self, source=source)
-
-    @property
     def left_out(self) -> Mapping[str, str]:
         """Fields that the files have and the reader has not, with the reason."""
         return getattr(self.source, "left_out", {})
@@ -633,7 +617,7 @@ class ZippedSources:
         self.classes = self._of_parts("classes")
         self.left_out = self._of_parts("left_out")
         self.largest = self._of_parts("largest")
-        self.counted = frozenset(self._of_parts("counted"))
+        self.self_numbered = frozenset(self._of_parts("self_numbered"))
         self.notes = tuple(dict.fromkeys(note for part in parts.values() for note in getattr(part, "notes", ())))
         self.pixels = frozenset(self._of_parts("pixels"))
 
@@ -641,11 +625,11 @@ class ZippedSources:
         return name if len(self._parts[name].fields) == 1 else f"{name}.{one}"
 
     def _of_parts(self, attribute: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, part in self._parts.items():
-            own: Any = getattr(part, attribute, {})
-            found |= {self._named(name, one): own[one] if isinstance(own, Mapping) else True for one in own}
-        return found
+            facts: Any = getattr(part, attribute, {})
+            values |= {self._named(name, field): facts[field] if isinstance(facts, Mapping) else 1 for field in facts}
+        return values
 
     def __len__(self) -> int:
         return len(next(iter(self._parts.values())))

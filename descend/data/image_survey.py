@@ -59,7 +59,7 @@ def form_of_images(
             raise DataError(f"sample 0 ({place(0)}) is the first image and cannot be read: {looked}") from looked
         first, looked = sound
     kind = ImageKind(options.colors or "grey", options.depth or 8)
-    samples = [first, *(order[one] if order else one for one in strided(count, LOOKED_AT))]
+    samples = [first, *(order[place] if order else place for place in strided(count, LOOKED_AT))]
     kind, several = _joined_kinds(content, samples, dict(options.kinds_beside).get(field, kind))
     frames = f"{place(several[0])} has several frames or pages, and the first is read" if several else ""
     frames += f"; so it is in {len(several):,} of the images that were looked at" if len(several) > 1 else ""
@@ -89,20 +89,20 @@ def strided(count: int, most: int) -> list[int]:
 
 
 def _joined_kinds(
-    content: Callable[[int], Path | bytes | None], samples: Sequence[int], known: ImageKind
+    content: Callable[[int], Path | bytes | None], samples: Sequence[int], kind: ImageKind
 ) -> tuple[ImageKind, list[int]]:
     """The kind that holds the images of some samples, and a kind that is known; those that have several frames."""
-    seen, several = 0, set[int]()
+    size, several = 0, set[int]()
     for start in range(0, len(samples), _LOOKED_AT_ONCE):
         block = samples[start : start + _LOOKED_AT_ONCE]
         looked = in_threads(lambda place, block=block: _looked_at(content, block[place]), len(block))
         for sample, header in zip(block, looked, strict=True):
             if not isinstance(header, Exception):
-                known, seen = known.joined(header.kind), seen + header.in_memory
+                kind, size = kind.joined(header.kind), size + header.in_memory
                 several.update([sample] if header.has_more else [])
-        if seen > _LOOKED_AT_BYTES:
+        if size > _LOOKED_AT_BYTES:
             break
-    return known, sorted(several)
+    return kind, sorted(several)
 
 
 def _looked_at(content: Callable[[int], Path | bytes | None], sample: int) -> ImageHeader | Exception:

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from descend.data.file_format import FileSource, ReadOptions
+    from descend.data.files import FileReader
     from descend.data.reader_protocol import Array
 
-__all__ = ["check_classes", "in_classes", "with_class_numbers", "with_numbers"]
+__all__ = ["check_classes", "in_classes", "self_numbered", "with_class_numbers", "with_numbers"]
 
 _READ_AT_ONCE = 8192
 _LISTED = 200  # characters of classes in an error
@@ -104,9 +105,9 @@ def with_numbers(source: FileSource, options: ReadOptions) -> FileSource:
     Raises:
         DataError: most texts of such a field are numbers, so that it may be none of classes.
     """
-    named: frozenset[str] = getattr(source, "class_texts", frozenset())
-    targets = {name: one for name, one in source.fields.items() if options.is_class(name) or name in named}
-    texts = [name for name, one in targets.items() if one.dtype.kind in "US"]
+    by_format: frozenset[str] = getattr(source, "class_texts", frozenset())
+    targets = [name for name in source.fields if options.is_class(name) or name in by_format]
+    texts = [name for name in targets if source.fields[name].dtype.kind in "US"]
     lenient = {name: options.skip_bad > 0 or not options.is_class(name) for name in texts}
     classes = {name: options.classes_of(name) or _classes_in(source, name, lenient[name]) for name in texts}
     if isinstance(options.classes, Mapping) or not {*texts, *getattr(source, "classes", {})}:
@@ -146,7 +147,7 @@ def _field(source: FileSource, name: str, samples: NDArray[np.int64]) -> Array:
 
 
 def in_classes(
-    source: FileSource, classes: Mapping[str, Sequence[str]], counted: frozenset[str] = frozenset()
+    source: FileSource, classes: Mapping[str, Sequence[str]], self_numbered: frozenset[str] = frozenset()
 ) -> FileSource:
     """The source, with the places in `classes` as the numbers of classes: those of training, or of the caller.
 
@@ -157,27 +158,27 @@ def in_classes(
     Args:
         source: The samples.
         classes: By field; fields that the source does not have, and those of numbers with fractions, stay.
-        counted: Fields whose classes are those of this source alone.
+        self_numbered: Fields whose classes are those of this source alone.
     """
     names: Mapping[str, Sequence[str]] = getattr(source, "classes", {})
-    wanted = {
+    changed = {
         name: list(of)
         for name, of in classes.items()
         if name in source.fields
         and source.fields[name].dtype.kind in "USiub"
         and (name not in names or list(names[name]) != list(of))
     }
-    return _ClassesInOrder(source, wanted, counted) if wanted else source
+    return _ClassesInOrder(source, changed, self_numbered) if changed else source
 
 
 class _ClassesInOrder(WrappedSource):
     """The samples of a source; see `in_classes`."""
 
-    def __init__(self, source: FileSource, classes: Mapping[str, Sequence[str]], counted: frozenset[str]) -> None:
+    def __init__(self, source: FileSource, classes: Mapping[str, Sequence[str]], self_numbered: frozenset[str]) -> None:
         super().__init__(source)
         self._before = {name: list(of) for name, of in self.classes.items()}
         self.classes = {**self.classes, **classes}
-        self.counted = (self.counted - classes.keys()) | counted
+        self.self_numbered = (self.self_numbered - classes.keys()) | self_numbered
         self._numbers = {
             name: {text: number for number, text in enumerate(of)}
             for name, of in classes.items()
@@ -195,8 +196,8 @@ class _ClassesInOrder(WrappedSource):
     def read_fields(self, samples: NDArray[np.int64], names: frozenset[str]) -> dict[str, Array]:
         """Some fields of these samples."""
         some = getattr(self._source, "read_fields", None)
-        found = self._source.read(samples) if some is None else some(samples, names)
-        return {name: self._numbered(name, values) for name, values in found.items() if name in names}
+        rows = self._source.read(samples) if some is None else some(samples, names)
+        return {name: self._numbered(name, values) for name, values in rows.items() if name in names}
 
     def column(self, name: str) -> Array | None:
         """A field of all samples, where the source has it without the others."""
@@ -208,25 +209,31 @@ class _ClassesInOrder(WrappedSource):
             return values
         numbers, before = self._numbers[name], self._before.get(name)
         different, places = np.unique(_text(values), return_inverse=True)
-        found = np.empty(len(different), np.int64)
+        result = np.empty(len(different), np.int64)
         for place, value in enumerate(different.tolist()):
             if before is not None and not 0 <= value < len(before):
-                found[place] = value  # such as -1, no class of a data set of Hugging Face
+                result[place] = value  # such as -1, no class of a data set of Hugging Face
                 continue
             text = str(value) if before is None else before[value]
             if isinstance(value, bool):
-                text = next((one for one in numbers if one.casefold() == text.casefold()), text)
+                text = next((name for name in numbers if name.casefold() == text.casefold()), text)
             if text not in numbers:
                 what = f"'{text}' in '{name}' is none of its classes: {', '.join(numbers)[:_LISTED]}"
                 raise ValueError(what if text else f"'{name}' names a class, and is missing: {_REMEDY}")
-            found[place] = numbers[text]
-        return found[places].reshape(values.shape)
+            result[place] = numbers[text]
+        return result[places].reshape(values.shape)
+
+
+def self_numbered(reader: FileReader) -> frozenset[str]:
+    """Fields of a reader whose classes are numbered by the texts of its samples alone."""
+    of_source: frozenset[str] = getattr(reader.source, "self_numbered", frozenset())
+    return frozenset(name for name, old in reader.names.items() if old in of_source)
 
 
 def _stand_for(field: Field, classes: Sequence[str]) -> bool:
     """Whether values of a field of integers or booleans are texts of classes, and not the numbers of classes."""
     forms = ("true", "false") if field.dtype.kind == "b" else ()
-    return any(one.casefold() in forms if forms else _INTEGER.fullmatch(one) for one in classes)
+    return any(text.casefold() in forms if forms else _INTEGER.fullmatch(text) for text in classes)
 
 
 def _text(values: Array) -> Array:

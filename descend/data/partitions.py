@@ -148,8 +148,9 @@ def _check_alike(name: str, value: int | str | None, stored: Any) -> None:
 
 def _are_alike(value: int | str | None, other: Any) -> bool:
     if value is None or other is None or isinstance(value, int) or isinstance(other, str):
-        as_number = isinstance(value, int) and isinstance(other, str) and _is_integer(other)
-        return (int(other) if as_number else other) == value
+        if isinstance(value, int) and isinstance(other, str):
+            return _is_integer(other) and int(other) == value
+        return other == value
     return str(other).casefold() == value.casefold() or (hasattr(other, "year") and str(other).startswith(value))
 
 

@@ -468,8 +468,8 @@ def training_beside(path: Path) -> list[Path]:
     whole = path.is_dir()
     if role_of(path.name, whole) in (None, "train"):
         return []
-    around = [one for one in path.absolute().parent.iterdir() if role_of(one.name, whole) == "train"]
-    return sorted(one for one in around if one.is_dir() == whole and one.suffixes == path.suffixes)
+    around = [other for other in path.absolute().parent.iterdir() if role_of(other.name, whole) == "train"]
+    return sorted(other for other in around if other.is_dir() == whole and other.suffixes == path.suffixes)
 
 
 def arrays_of_role(names: Iterable[str], role: str) -> dict[str, str] | None:

@@ -25,7 +25,7 @@ from descend.data.batches import Batches
 from descend.data.hugging_face import is_hugging_face, split_of_role
 from descend.data.map_dataset import SamplePipeline, SampleReader
 from descend.data.nested_fields import samples_as_batches
-from descend.data.numbered_texts import with_class_numbers
+from descend.data.numbered_texts import in_classes, self_numbered, with_class_numbers
 from descend.data.paths import is_path
 from descend.data.plain_arrays import plain_collate, plain_convert
 from descend.data.samplers import WeightedSampler
@@ -143,7 +143,9 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
 
         options = options_of(how.role, how.targets or None, {"classes": how.classes, "skip_bad": how.skip_bad})
         source, data = data, reader_of(data, options)
-        if how.role != "train" and (unknown := data.counted.difference(how.classes or ()).intersection(how.targets)):
+        if how.role != "train" and (
+            unknown := self_numbered(data).difference(how.classes or ()).intersection(how.targets)
+        ):
             raise DataError(
                 f"{data.name}: '{min(unknown)}' holds text, and which class of training has which number is not known: "
                 f"read it by descend.data.read({shown(source)}, target='{min(unknown)}', classes=[...]), with all "
@@ -244,7 +246,9 @@ def _of_files(reader: FileReader, how: Loading) -> Batches:
     from descend.data.file_pipeline import FilePipeline
 
     taken = () if how.module is None else inspect.signature(how.module.forward).parameters
-    reader = reader.in_role(how.role).for_module(taken).in_classes(how.classes or {})
+    reader = reader.in_role(how.role).for_module(taken)
+    classes = {reader.names[name]: of for name, of in (how.classes or {}).items() if name in reader.names}
+    reader = replace(reader, source=in_classes(reader.source, classes))
     if how.class_targets:
         names = how.targets or reader.target or how.class_targets
         source = with_class_numbers(reader.source, [reader.names[name] for name in names if name in reader.names])

@@ -260,7 +260,11 @@ class FitBuilder:
             "stop": repr(config.stop) if is_dataclass(config.stop) else describe(config.stop),
             "loss": [str(phase) for phase in self._phases] or describe(config.loss),
             **({"metrics": sorted(self._metrics)} if self._metrics else {}),
-            **({"classes": dict(files.classes)} if (files := files_of_feed(feeds[Mode.TRAIN])) and files.classes else {}),
+            **(
+                {"classes": dict(files.classes)}
+                if (files := files_of_feed(feeds[Mode.TRAIN])) and files.classes
+                else {}
+            ),
             "precision": precision if isinstance(precision, str) else repr(precision),
             "micro_batch_size": batching.micro_batch_size,
             "batch_norm_group_size": batching.batch_norm_group_size,

@@ -41,12 +41,12 @@ _CLASSES: WeakKeyDictionary[nn.Module, Mapping[str, Sequence[str]]] = WeakKeyDic
 
 
 def remember_classes(module: nn.Module, classes: Any) -> None:
-    """Note the classes that outputs of a module mean, by field, where they are known: from training, or a checkpoint."""
+    """Note the classes that outputs of a module mean, by field, where training or a checkpoint says them."""
     lists = cast("Mapping[str, Any]", classes) if isinstance(classes, Mapping) else {}
-    known = {name: of for name, of in lists.items() if isinstance(of, list) and all(isinstance(one, str) for one in of)}
+    texts = {name: of for name, of in lists.items() if isinstance(of, list) and all(isinstance(c, str) for c in of)}
     _CLASSES.pop(module, None)
-    if known:
-        _CLASSES[module] = known
+    if texts:
+        _CLASSES[module] = texts
 
 
 def classes_of_module(module: nn.Module) -> Mapping[str, Sequence[str]] | None:

@@ -21,6 +21,7 @@ from descend.arguments import require, shown
 from descend.callbacks.console import say
 from descend.data import Loading, brings_batches, open_data
 from descend.data.map_dataset import SampleReader
+from descend.data.numbered_texts import self_numbered
 from descend.data.torch_data import files_of_feed
 from descend.errors import ConfigurationError, DataError, nearest
 from descend.experiment.field_roles import TARGET_NAMES, checked_targets, classes_of_module
@@ -214,9 +215,9 @@ def evaluate(
         part.to(device)
     task = ModuleTask(module, objective, measured, targets, precision_of(precision, device).autocast)
     totals = Totals()
-    names, known = _names(targets), classes_of_module(unwrapped(module))
+    names, classes = _names(targets), classes_of_module(unwrapped(module))
     numbers = names or TARGET_NAMES if takes_class_numbers(objective) else ()
-    how = Loading(None, role="test", workers=workers, targets=names, class_targets=numbers, classes=known)
+    how = Loading(None, role="test", workers=workers, targets=names, class_targets=numbers, classes=classes)
     _through(module, device, data, batch_size, micro_batch_size, how, task.losses, totals.add_losses)
     return totals.values(task.computed)
 
@@ -269,10 +270,10 @@ def _through(
     with ExitStack() as stack:
         feed = open_data(data, how)
         reader, files = getattr(feed, "reader", None), files_of_feed(feed)
-        if how.class_targets and files and (own := files.counted):
+        if how.class_targets and files and (unsure := self_numbered(files)):
             say(
-                f"the classes of {', '.join(sorted(own))} are numbered by these samples alone, and those of the module "
-                "are not known: classes=[...] of descend.data.read says them in the order of training"
+                f"the classes of {', '.join(sorted(unsure))} are numbered by these samples alone, and those of the "
+                "module are not known: classes=[...] of descend.data.read says them in the order of training"
             )
         if isinstance(reader, SampleReader):
             stack.callback(reader.close)

@@ -84,8 +84,8 @@ def compare(before: Mapping[str, Any], now: Mapping[str, Any], reset_optimizer: 
         reset_optimizer: Whether the optimizer's state is dropped.
     """
     now = json.loads(json.dumps(dict(now)))  # tuples are lists in a checkpoint
-    known = before.keys() | (now.keys() - {"classes"})  # which checkpoints of earlier versions do not have
-    fields = [field for field in {**before, **now} if field in known and before.get(field) != now.get(field)]
+    before = {"classes": now.get("classes"), **before}  # which checkpoints of earlier versions do not have
+    fields = [field for field in {**before, **now} if before.get(field) != now.get(field)]
     if not reset_optimizer and "optimizer" in fields:  # the options of another optimizer differ anyway
         fields = [field for field in fields if not field.startswith(OPTION)]
     return [

@@ -63,7 +63,7 @@ def test_a_column_that_the_files_have_as_well_must_be_that_of_the_folder(tmp_pat
         path.mkdir(parents=True)
         pq.write_table(pa.table({"x": [1, 2], "k": values}), path / "a.parquet")
         if number:
-            with pytest.raises(DataError, match="'k' must be .*, as the folder is named, got "):
+            with pytest.raises(DataError, match=r"'k' must be .*, as the folder is named, got "):
                 read(tmp_path / name).read(np.arange(2))
             same(read(tmp_path / name, columns=["x"]), {"x": np.array([1, 2])})
         else:

@@ -259,29 +259,29 @@ def _missing(options: ReadOptions) -> frozenset[str]:
     return MISSING.union(options.missing or ())
 
 
-def _parse(path: Path, options: ReadOptions, seen: _Followed) -> Iterable[Any]:
+def _parse(path: Path, options: ReadOptions, bytes_of: _FileBytes) -> Iterable[Any]:
     settings = _settings(path, options)
     marks = {_NULL, *(options.missing or ())}
     with decompressed(path) as stream:
         if path.stat().st_size <= IN_MEMORY_BYTES and compression_of(path) is None:
             content = stream.read_buffer()
             parts = (bytes(content[start : start + BLOCK_BYTES]) for start in range(0, content.size, BLOCK_BYTES))
-            seen.follow(parts)
-            table = without_missing(_whole(content, settings, seen.tiny), marks)
+            bytes_of.follow(parts)
+            table = without_missing(_whole(content, settings, bytes_of.tiny), marks)
             yield with_numbers(table, settings.convert["decimal_point"], _missing(options), options.text or ())
             return
-    yield from _in_blocks(path, settings, marks, seen)
+    yield from _in_blocks(path, settings, marks, bytes_of)
 
 
-def _in_blocks(path: Path, settings: _Settings, marks: Collection[str], seen: _Followed) -> Iterable[Any]:
+def _in_blocks(path: Path, settings: _Settings, marks: Collection[str], bytes_of: _FileBytes) -> Iterable[Any]:
     """The batches of a large file, whose quotes and integers are checked as it is read."""
     arrow_csv = library("pyarrow.csv", "a table of text")
     with opened(path) as file:
-        seen.follow(iter(partial(file.read, BLOCK_BYTES), b""))
+        bytes_of.follow(iter(partial(file.read, BLOCK_BYTES), b""))
     inexact: set[str] = set()
     with decompressed(path) as stream:
         for batch in arrow_csv.open_csv(stream, **settings.made()):  # looks at the first block
-            inexact.update(inexact_columns(batch, seen.tiny))
+            inexact.update(inexact_columns(batch, bytes_of.tiny))
             yield without_missing(batch, marks)
     if inexact:
         with decompressed(path) as stream:
@@ -292,8 +292,8 @@ def _in_blocks(path: Path, settings: _Settings, marks: Collection[str], seen: _F
                 first += len(batch)
 
 
-class _Followed:
-    """What is known of the bytes of a file, which are gone through once.
+class _FileBytes:
+    """Facts about the bytes of a file, which are gone through once.
 
     Args:
         encoding: Of the file.
@@ -306,7 +306,7 @@ class _Followed:
         self.absent = {mark for mark in marks if mark}  # which no cell is, as far as is seen
         self.tiny = False  # whether there are numbers that float64 may make 0
 
-    def follow(self, parts: Iterable[bytes]) -> _Followed:
+    def follow(self, parts: Iterable[bytes]) -> _FileBytes:
         """Go through a whole file.
 
         Raises:
@@ -315,7 +315,7 @@ class _Followed:
         encoding = self._encoding
         if encoding.startswith(("utf-16", "utf-32")):
             parts, encoding = (text.encode() for text in codecs.iterdecode(parts, encoding, errors="replace")), "utf-8"
-        forms = {one: one.encode(encoding, "replace") for one in self.absent}
+        forms = {mark: mark.encode(encoding, "replace") for mark in self.absent}
         for part in parts:
             self._quotes.add(part)
             whole = self._end + part
@@ -462,9 +462,9 @@ class _PlainTables:
         encoding, quote = _encoding_of(plain, own.encoding), _quote(own)
         separator, cells = first_row(plain, own.separator, encoding, quote, own.escape)
         quotes = QuoteCheck(path, quote, separator, own.escape, len(cells))
-        seen = _Followed(encoding, quotes, self._absent)
-        yield from _parse(plain, own, seen)
-        self._absent = seen.absent
+        bytes_of = _FileBytes(encoding, quotes, self._absent)
+        yield from _parse(plain, own, bytes_of)
+        self._absent = bytes_of.absent
         if quotes.note is not None:
             self._notes[path] = f"{path}: {quotes.note}"
 

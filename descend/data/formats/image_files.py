@@ -72,7 +72,7 @@ class ImageFiles:
         self.kinds, self.notes = {"image": self._form.kind}, self._form.notes
         self.pixels = frozenset({"image"})
         self.classes: dict[str, list[str]] = {"label": list(classes)} if classes else {}
-        self.counted = frozenset(self.classes if options.classes_of("label") is None else ())
+        self.self_numbered = frozenset(self.classes if options.classes_of("label") is None else ())
         label = {} if self._labels is None else {"label": Field(self._labels.shape[1:], self._labels.dtype)}
         self.fields: Mapping[str, Field] = {"image": self._form.field, **label}
 

@@ -292,14 +292,18 @@ def test_numbers_in_texts_do_not_become_classes(tmp_path):
     assert read(tmp_path / "a.h5", target="digit").classes == {"digit": ["0", "1"]}
 
 
-@pytest.mark.parametrize("key", ["_FillValue", "missing_value", "scale_factor", "add_offset", "valid_range", "_Unsigned"])
+@pytest.mark.parametrize(
+    "key", ["_FillValue", "missing_value", "scale_factor", "add_offset", "valid_range", "_Unsigned"]
+)
 def test_attributes_of_compound_data_sets_that_would_change_numbers_are_refused(tmp_path, key):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["r"] = np.array([(1, 2.5), (3, 4.5)], [("a", "i2"), ("b", "f4")])
         file["r"].attrs[key] = "true" if key == "_Unsigned" else 2.0
         file["r"].attrs["units"] = "m"
         file["x"] = [1.0, 2.0]
-    with pytest.raises(DataError, match=f"a.h5: 'r' has parts of a compound type, .* got '{key}': mask_and_scale=False"):
+    with pytest.raises(
+        DataError, match=f"a.h5: 'r' has parts of a compound type, .* got '{key}': mask_and_scale=False"
+    ):
         read(tmp_path / "a.h5")
     same(read(tmp_path / "a.h5", key=["x"]), {"x": np.array([1.0, 2.0])})
     stored = {"r.a": np.array([1, 3], np.int16), "r.b": np.array([2.5, 4.5], np.float32), "x": np.array([1.0, 2.0])}
