@@ -156,12 +156,14 @@ def reader_of(source: Any, given: ReadOptions, fields: Sequence[str] | Mapping[s
 def _check_classes_used(reader: FileReader, options: ReadOptions) -> None:
     """Check that the classes that a caller gave are those of fields."""
     fields, classes = {reader.names[name] for name in reader.classes}, options.classes or {}
-    unused = [name for name in classes if name not in fields] if isinstance(classes, Mapping) or not fields else []
-    if unused:
-        which = ", ".join(map(shown, unused)) if isinstance(classes, Mapping) else "no field"
+    unused = [] if fields else ["no field"]
+    if isinstance(classes, Mapping):
+        unused = [name for name in classes if name not in fields]
+    if unused and options.classes is not None:
+        near = nearest(unused[0], reader.fields) if isinstance(classes, Mapping) else ""
         raise ConfigurationError(
-            f"read: classes= must be of fields that are classes, got those of {which}"
-            f"{nearest(unused[0], reader.fields)}: name such a field by target=; the fields are "
+            f"read: classes= must be of fields that are classes, got those of "
+            f"{', '.join(unused)}{near}: name such a field by target=; the fields are "
             f"{', '.join(reader.fields)}, and those of classes {', '.join(reader.classes) or 'none'}"
         )
 
@@ -190,6 +192,9 @@ def _in_training_classes(kind: str, opened: FileSource, source: Any, options: Re
             f"'{names[0]}' must have the class numbers of training, and the training data cannot be read: {error}: say "
             "classes=[...] in the order of their numbers"
         ) from error
+    texts: frozenset[str] = getattr(opened, "self_numbered", frozenset())
+    if not is_beside and (unlike := [name for name in names if name in texts and name not in numbers]):
+        raise DataError(f"'{unlike[0]}' must be numbers for '{options.role}' as it is for 'train', got texts")
     if is_beside and not all({*classes.get(name, ())} <= {*numbers.get(name, ())} for name in names):
         return opened, ""
     line = f"classes have the numbers that they have in {_called(training)}: {', '.join(numbers)}"

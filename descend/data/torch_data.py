@@ -19,7 +19,7 @@ import inspect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from descend.arguments import check_integer, check_number, require, shown
+from descend.arguments import check_integer, check_number, require
 from descend.data.batch_iterable import BatchIterable
 from descend.data.batches import Batches
 from descend.data.hugging_face import is_hugging_face, split_of_role
@@ -143,14 +143,8 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
 
         options = options_of(how.role, how.targets or None, {"classes": how.classes, "skip_bad": how.skip_bad})
         source, data = data, reader_of(data, options)
-        if how.role != "train" and (
-            unknown := self_numbered(data).difference(how.classes or ()).intersection(how.targets)
-        ):
-            raise DataError(
-                f"{data.name}: '{min(unknown)}' holds text, and which class of training has which number is not known: "
-                f"read it by descend.data.read({shown(source)}, target='{min(unknown)}', classes=[...]), with all "
-                "classes in the order of their numbers in training"
-            )
+        if how.classes is None and data.format != "images":
+            _refuse_unknown_classes(data, how, repr(str(source)))
     if _is_file_reader(data) and data.is_original and _is_reader_source(data.source):
         return open_data(data.source.original, how)
     if _is_file_reader(data):
@@ -247,8 +241,10 @@ def _of_files(reader: FileReader, how: Loading) -> Batches:
 
     taken = () if how.module is None else inspect.signature(how.module.forward).parameters
     reader = reader.in_role(how.role).for_module(taken)
-    classes = {reader.names[name]: of for name, of in (how.classes or {}).items() if name in reader.names}
-    reader = replace(reader, source=in_classes(reader.source, classes))
+    if how.classes is not None:
+        _refuse_unknown_classes(reader, how, "...")
+        classes = {reader.names[name]: of for name, of in how.classes.items() if name in reader.names}
+        reader = replace(reader, source=in_classes(reader.source, classes))
     if how.class_targets:
         names = how.targets or reader.target or how.class_targets
         source = with_class_numbers(reader.source, [reader.names[name] for name in names if name in reader.names])
@@ -256,6 +252,17 @@ def _of_files(reader: FileReader, how: Loading) -> Batches:
     if (in_run := getattr(reader.source, "in_run", None)) is not None:
         reader = replace(reader, source=in_run(how.seed, how.role))
     return _of_pipeline(FilePipeline(reader, how.skip_bad > 0, how.not_taken), how)
+
+
+def _refuse_unknown_classes(reader: FileReader, how: Loading, source: str) -> None:
+    """Refuse targets of text in another role than training where training does not say the numbers of its classes."""
+    texts = self_numbered(reader).difference(how.classes or ()).intersection(how.targets or reader.target)
+    if how.role != "train" and texts:
+        raise DataError(
+            f"{reader.name}: '{min(texts)}' holds text, and which class of training has which number is not known: "
+            f"read it by descend.data.read({source}, target='{min(texts)}', classes=[...]), with all classes in the order "
+            "of their numbers in training"
+        )
 
 
 def _of_pipeline(pipeline: ReaderPipeline[Any], how: Loading) -> Batches:

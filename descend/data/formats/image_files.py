@@ -25,7 +25,7 @@ from descend.data.paths import role_of, why_no_data
 from descend.data.pictures import is_image
 from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
-from descend.errors import ConfigurationError, DataError
+from descend.errors import ConfigurationError, DataError, warn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,6 +136,8 @@ def _classes_beside(root: Path, names: Sequence[str]) -> list[str] | None:
             f"{root}: '{unknown[0]}' is none of the training images' classes, as '{min(own & known)}' is: say all by "
             "classes=[...], in the order of their numbers"
         )
+    if own and known and not own & known:
+        warn(f"{root}: no folder is called as a class of training ({min(known)}, ...): its own classes have numbers")
     return found if own and own <= known else None
 
 
