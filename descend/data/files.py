@@ -178,6 +178,9 @@ def _in_training_classes(kind: str, opened: FileSource, source: Any, options: Re
         if (name in classes or (table and options.is_class(name) and field.dtype.kind in "iub"))
         if options.classes_of(name) is None
     ]
+    if isinstance(source, Mapping) and is_path(next(iter(source.values()), None)):  # of which some parts have classes
+        parts = cast("Mapping[str, Any]", source).items()
+        source = {key: part for key, part in parts if any(name.partition(".")[0] == key for name in names)}
     training, is_beside = _training_source(source, options.role) if names and kind != "images" else (None, False)
     if training is None:
         return opened, ""
@@ -543,8 +546,8 @@ class FileReader:
             raise DataError(f"the field '{name}' of {self.name} cannot be read: {_reason(error)}") from error
         if values is not None:
             return values
-        starts = range(0, len(self), _READ_AT_ONCE)
-        parts = [self.read(np.arange(start, min(start + _READ_AT_ONCE, len(self))))[name] for start in starts]
+        starts, alone = range(0, len(self), _READ_AT_ONCE), replace(self, names={name: self.names[name]})
+        parts = [alone.read(np.arange(start, min(start + _READ_AT_ONCE, len(self))))[name] for start in starts]
         return np.concatenate(parts)
 
     @property

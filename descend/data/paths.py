@@ -465,11 +465,19 @@ def role_of(name: str, whole: bool) -> str | None:
 
 def training_beside(path: Path) -> list[Path]:
     """The training data of which a file or a folder has those of another role, as train.csv beside test.csv."""
-    whole = path.is_dir()
-    if role_of(path.name, whole) in (None, "train"):
-        return []
-    around = [other for other in path.absolute().parent.iterdir() if role_of(other.name, whole) == "train"]
-    return sorted(other for other in around if other.is_dir() == whole and other.suffixes == path.suffixes)
+    path = path.absolute()
+    for part in (path, path.parent):
+        whole = part.is_dir()
+        if role_of(part.name, whole) in (None, "train"):
+            continue
+        around = [other for other in part.parent.iterdir() if role_of(other.name, whole) == "train"]
+        others = [other for other in around if other.is_dir() == whole and (whole or other.suffixes == part.suffixes)]
+        # An array has a file for each field, and other files have samples of all.
+        same = part != path and path.suffix == ".npy"
+        return (
+            sorted(other / path.name for other in others if (other / path.name).is_file()) if same else sorted(others)
+        )
+    return []
 
 
 def arrays_of_role(names: Iterable[str], role: str) -> dict[str, str] | None:

@@ -260,8 +260,8 @@ def _refuse_unknown_classes(reader: FileReader, how: Loading, source: str) -> No
     if how.role != "train" and texts:
         raise DataError(
             f"{reader.name}: '{min(texts)}' holds text, and which class of training has which number is not known: "
-            f"read it by descend.data.read({source}, target='{min(texts)}', classes=[...]), with all classes in the order "
-            "of their numbers in training"
+            f"read it by descend.data.read({source}, target='{min(texts)}', classes=[...]), with all classes in the "
+            "order of their numbers in training"
         )
 
 
