@@ -470,7 +470,10 @@ def training_beside(path: Path) -> list[Path]:
         whole = part.is_dir()
         if role_of(part.name, whole) in (None, "train"):
             continue
-        around = [other for other in part.parent.iterdir() if role_of(other.name, whole) == "train"]
+        try:
+            around = [other for other in part.parent.iterdir() if role_of(other.name, whole) == "train"]
+        except OSError:  # one that may not be read
+            continue
         others = [other for other in around if other.is_dir() == whole and (whole or other.suffixes == part.suffixes)]
         # An array has a file for each field, and other files have samples of all.
         same = part != path and path.suffix == ".npy"

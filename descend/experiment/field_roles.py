@@ -51,7 +51,8 @@ def remember_classes(module: nn.Module, classes: Any) -> None:
 
 def classes_of_module(module: nn.Module) -> Mapping[str, Sequence[str]] | None:
     """The classes of the training data of a module by field, in the order of their numbers; None: not known."""
-    return _CLASSES.get(module)
+    inner = getattr(module, "module", module)  # such as that of DistributedDataParallel
+    return _CLASSES.get(module) or (_CLASSES.get(inner) if isinstance(inner, torch.nn.Module) else None)
 
 
 @dataclass(frozen=True)

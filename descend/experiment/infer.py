@@ -30,7 +30,6 @@ from descend.experiment.losses import Loss, loss_of, takes_class_numbers
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
-from descend.experiment.ranks import unwrapped
 from descend.lazy_names import instance_check
 from descend.runtime import Communicator
 from descend.strict_keywords import strict_keywords
@@ -198,7 +197,8 @@ def evaluate(
         batch_size: Samples read at once; "auto" is 256, or batches as the data bring them; None the latter alone.
         micro_batch_size: As for `infer`.
         metrics: As for `fit`.
-        targets: As for `fit`.
+        targets: As for `fit`, or those of a reader. Text in them is classes, with the numbers that `fit` has trained
+            the module with, or `load_weights` has found in its run.
         precision: As for `fit`.
         workers: As for `fit`.
 
@@ -215,7 +215,7 @@ def evaluate(
         part.to(device)
     task = ModuleTask(module, objective, measured, targets, precision_of(precision, device).autocast)
     totals = Totals()
-    names, classes = _names(targets), classes_of_module(unwrapped(module))
+    names, classes = _names(targets), classes_of_module(module)
     numbers = names or TARGET_NAMES if takes_class_numbers(objective) else ()
     how = Loading(None, role="test", workers=workers, targets=names, class_targets=numbers, classes=classes)
     _through(module, device, data, batch_size, micro_batch_size, how, task.losses, totals.add_losses)
@@ -224,7 +224,7 @@ def evaluate(
 
 def _targets_of(data: Any, targets: int | Sequence[str] | None) -> int | Sequence[str] | None:
     """The targets of a call, or else those that a reader of files was made with."""
-    return targets if targets is not None else getattr(data, "target", None) if _is_file_reader(data) else None
+    return data.target or None if targets is None and _is_file_reader(data) else targets
 
 
 def _names(targets: int | Sequence[str] | None) -> tuple[str, ...]:
