@@ -65,14 +65,8 @@ def form_of_images(
     frames += f"; so it is in {len(several):,} of the images that were looked at" if len(several) > 1 else ""
     size = options.height_and_width
     may_lose = frozenset(name for name in ("colors", "depth") if getattr(options, name) is not None)
-    return ImageForm(
-        options.colors or kind.colors,
-        options.depth or kind.depth,
-        size or looked.size,
-        size is not None,
-        may_lose,
-        (frames,) if frames else (),
-    )
+    colors, depth, notes = options.colors or kind.colors, options.depth or kind.depth, (frames,) if frames else ()
+    return ImageForm(colors, depth, size or looked.size, size is not None, may_lose, notes)
 
 
 def spread(count: int, most: int) -> list[int]:

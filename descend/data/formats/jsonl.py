@@ -11,7 +11,6 @@ import codecs
 import io
 import json
 import re
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -100,19 +99,13 @@ def _check_rows(path: Path, rows: bytes, first: int) -> int:
 
 
 def _check_range(place: str, row: bytes) -> None:
-    """Check that float64 has the numbers of a row; what is no JSON is refused by the parser."""
-    wrong: list[str] = []
-
-    def note(text: str) -> None:
-        try:
-            in_range(text)
-        except ValueError as error:
-            wrong.append(str(error))
-
-    with suppress(ValueError, RecursionError):
-        json.loads(row if may_be_tiny(row) else b"", parse_float=note)
-    if wrong:
-        raise DataError(f"{place}: {wrong[0]}")
+    """Check that float64 has the numbers of a row."""
+    try:
+        json.loads(row if may_be_tiny(row) else b"0", parse_float=in_range)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):  # the parser says what is wrong
+        return
+    except ValueError as error:
+        raise DataError(f"{place}: {error}") from error
 
 
 def _may_lack_keys(some: Sequence[bytes]) -> bool:
