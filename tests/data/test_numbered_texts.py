@@ -223,6 +223,13 @@ def test_classes_of_no_field_are_refused(tmp_path, text, options, message):
         read(tmp_path / "a.csv", **options)
 
 
+@pytest.mark.parametrize("classes", ["cat", ["a", "a"], {"k": ["a", "b", "a"]}, [0, 1], {"k": "ab"}, 5])
+def test_classes_are_different_texts(tmp_path, classes):
+    (tmp_path / "a.csv").write_text("x,k\n1,a\n2,b\n")
+    with pytest.raises(ConfigurationError, match="read: classes must be different texts in a list, got "):
+        read(tmp_path / "a.csv", target="k", classes=classes)
+
+
 def test_classes_of_integers_are_their_names(tmp_path):
     (tmp_path / "a.csv").write_text("x,k\n1,0\n2,1\n")
     reader = read(tmp_path / "a.csv", target="k", classes=["no", "yes"])

@@ -306,7 +306,7 @@ class _FileBytes:
         self.absent = {mark for mark in marks if mark}  # which no cell is, as far as is seen
         self.tiny = False  # whether there are numbers that float64 may make 0
 
-    def follow(self, parts: Iterable[bytes]) -> _FileBytes:
+    def follow(self, parts: Iterable[bytes]) -> None:
         """Go through a whole file.
 
         Raises:
@@ -325,7 +325,6 @@ class _FileBytes:
                     self.absent.remove(mark)
             self._end = whole[-_LONGEST_MARK:]
         self._quotes.finish()
-        return self
 
 
 def _as_text(settings: _Settings, names: Sequence[str]) -> dict[str, Any]:
