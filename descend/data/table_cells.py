@@ -51,7 +51,8 @@ SEPARATED = (
 )
 INTEGER = r"^\s*[+-]?\d+\s*$"
 EXTREME = r"[eE][+-]?0*(?:[3-9]\d\d|\d{4,})|\d{300}"  # in numbers that may be beyond the range of float64
-_TINY, _ZEROS = re.compile(rb"[eE]-0*(?:[3-9]\d\d|\d{4,})"), b"0" * 300
+_TINY = re.compile(rb"-(?<=[eE]-)0*(?:[3-9]\d\d|\d{4,})")  # which is searched for by its rarest character
+_ZEROS = b"0" * 300
 _OF_PLAIN, _OF_SEPARATED, _OF_INTEGER = map(re.compile, (PLAIN, SEPARATED, INTEGER))
 _FEW = 10  # at most one in so many cells of a column of numbers is none
 

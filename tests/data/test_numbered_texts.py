@@ -303,6 +303,9 @@ def test_texts_whose_numbers_are_not_known_are_refused_with_a_remedy_that_number
         descend.evaluate(module, "cross_entropy", tmp_path / "others.csv", targets=["kind"])
     with pytest.raises(DataError, match=r"'kind' holds text, .*target='kind', classes=\[...\]\) if it is a class"):
         descend.evaluate(module, "cross_entropy", tmp_path / "others.csv")
+    torch.testing.assert_close(
+        descend.predict(module, tmp_path / "others.csv", targets=["kind"]), module(torch.arange(3)[:, None] / 2)
+    )
     descend.evaluate(module, "cross_entropy", read(tmp_path / "others.csv", target="kind"))
     assert "the classes of kind are numbered by these samples alone" in capsys.readouterr().out
     known = read(tmp_path / "others.csv", target="kind", classes=["cat", "dog", "owl"])
