@@ -148,6 +148,7 @@ class ArrowSource:
         self.classes = {
             name: list(self._columns[of].classes) for name, of in alone.items() if self._columns[of].classes
         }
+        self.self_numbered = frozenset(name for name in self.classes if options.classes_of(name) is None)
         named: Mapping[str, Sequence[str]] = getattr(files, "class_names", {})
         self.classes |= {
             name: list(named[of])
@@ -157,6 +158,7 @@ class ArrowSource:
         self.largest = {name: self.largest[of] for name, of in alone.items() if of in self.largest}
         self.pixels = frozenset(name for name, of in alone.items() if of in self._images)
         self.kinds = {name: form.kind for name, form in self._images.items()}
+        self.notes += tuple(note for form in self._images.values() for note in form.notes)
         self._kept: OrderedDict[tuple[Chunk, str], Any] = OrderedDict()
         self._damaged: dict[Chunk, str] = {}  # those that could not be decoded, and why
         self._spilled = SpilledColumns() if getattr(files, "decodes", False) else None
@@ -248,8 +250,10 @@ class ArrowSource:
     def _kept_rows(self, chunk: Chunk, rows: NDArray[np.int64]) -> dict[str, Array]:
         self._load_missing(chunk)
         found: dict[str, Array] = {}
-        for column in self._columns.values():
-            found.update(self._rows(chunk, column, rows))
+        for name, column in self._columns.items():
+            key = (chunk, name)
+            values = self._kept[key] if key in self._kept or self._spilled is None else self._spilled.get(key)
+            found.update({name: values[rows]} if column.vectorized else self._arrays(column, values.take(rows)))
         return found
 
     def _load_missing(self, chunk: Chunk) -> None:
@@ -275,13 +279,6 @@ class ArrowSource:
             over -= values.nbytes
             if spilled is not None:
                 spilled.put(key, values)
-
-    def _rows(self, chunk: Chunk, column: Column, rows: NDArray[np.int64]) -> dict[str, Array]:
-        key = (chunk, column.name)
-        values = self._kept[key] if key in self._kept or self._spilled is None else self._spilled.get(key)
-        if column.vectorized:
-            return {column.name: values[rows]}
-        return self._arrays(column, values.take(rows))
 
     def column(self, name: str) -> Array | None:
         """A field of all rows; None for images, and where several columns are joined."""

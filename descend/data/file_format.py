@@ -335,6 +335,10 @@ def _wrong_values(options: ReadOptions) -> list[str]:
         some = value[name]
         if some is not None and (isinstance(some, str) or not _are_texts(some)):
             found.append(f"{name} must be a list of texts, got {shown(some)}")
+    classes = value["classes"]
+    for of in classes.values() if isinstance(classes, Mapping) else [classes]:
+        if of is not None and (isinstance(of, str) or not _are_texts(of) or len({*of}) < len([*of])):
+            found.append(f"classes must be different texts in a list, got {shown(of)}")
     pair = list(cast("Sequence[Any]", size)) if isinstance(size, (tuple, list)) else [size, size]
     if size is not None and (len(pair) != 2 or any(check_integer("", n, 1, _LONGEST_SIDE) for n in pair)):
         found.append(

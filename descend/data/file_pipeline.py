@@ -111,7 +111,15 @@ class ReaderPipeline(Generic[SomeReader]):
 
 @dataclass
 class FilePipeline(ReaderPipeline["FileReader"]):
-    """Of what `read` reads."""
+    """Samples of what `read` reads.
+
+    Args:
+        reader: Of files.
+        replace_bad: As above.
+        not_taken: Fields that the module does not take: texts in them become zeros, which nothing looks at.
+    """
+
+    not_taken: tuple[str, ...] = ()
 
     def _converted(self, fields: dict[str, Array]) -> dict[str, Any]:
         import torch
@@ -120,13 +128,16 @@ class FilePipeline(ReaderPipeline["FileReader"]):
         pixels = self.reader.pixels
         found: dict[str, Any] = {}
         for name, values in fields.items():
-            if values.dtype.kind in "UOMm":
+            if name in self.not_taken and values.dtype.kind in "UO":
+                found[name] = np.zeros(len(values), np.int64)
+            elif values.dtype.kind in "UOMm":
                 raise DataError(
                     f"{self.name}: the field '{name}' holds {_kind_of(values)}, which a module cannot take: leave it "
                     f"out by descend.data.read(..., fields=[...]), or read it by descend.data.read(..., "
-                    f"target='{name}') if it is a class"
+                    f"target='{name}', classes=[...]) if it is a class, with all classes in the order of their numbers "
+                    "in training, or without classes= for training itself"
                 )
-            if name in pixels and values.dtype.kind == "u":
+            elif name in pixels and values.dtype.kind == "u":
                 found[name] = _from_0_to_1(values, usual)
             elif values.dtype.kind == "f" and values.dtype.itemsize >= 8:
                 found[name] = values.astype(usual)

@@ -20,10 +20,11 @@ from descend.arguments import shown
 from descend.data.description import ROLES
 from descend.data.expansion import UNPACKED_BY, compression_of, plain_name
 from descend.data.file_format import FileFormat, FileSource, ReadOptions, added_formats, file_formats, options_of
+from descend.data.hugging_face import split_of_role
 from descend.data.image_survey import LOOKED_AT, spread
-from descend.data.numbered_texts import with_numbers
+from descend.data.numbered_texts import in_classes, with_numbers
 from descend.data.object_source import object_source
-from descend.data.paths import SourceFiles, head, is_path, of_role
+from descend.data.paths import SourceFiles, head, is_path, of_role, training_beside
 from descend.data.sample_cache import cached
 from descend.errors import ConfigurationError, DataError, DescendError, nearest
 
@@ -107,7 +108,14 @@ def read(
         raise ConfigurationError(
             f"read: role must be one of {', '.join(ROLES)}, got {shown(role)}{nearest(role, ROLES)}"
         )
-    given = options_of(role, target, options)
+    chosen = options_of(role, target, options)
+    reader = reader_of(source, chosen, fields)
+    _check_classes_used(reader, chosen)
+    return reader
+
+
+def reader_of(source: Any, given: ReadOptions, fields: Sequence[str] | Mapping[str, str] | None = None) -> FileReader:
+    """See `read`; `classes` may name fields that are not there."""
     notes: tuple[str, ...]
     if not is_path(source) and (found := object_source(source, given)) is not None:
         name, opened = found
@@ -127,6 +135,8 @@ def read(
     else:
         name, opened, notes = _open(source, given)
     _check_image_options(opened, given, source)
+    opened, line = _in_training_classes(name, opened, source, given)
+    notes = (*notes, line) if line else notes
     if len(opened) == 0:
         raise DataError(f"{_called(source)} has 0 samples, and at least 1 is needed")
     names = _kept(opened, fields)
@@ -140,7 +150,79 @@ def read(
     own: tuple[str, ...] = getattr(source, "target", ())
     kept = given.target or tuple(one for one in (*own, *getattr(opened, "target", ())) if one in names)
     optional: frozenset[str] = getattr(opened, "optional", frozenset()) if fields is None else frozenset()
-    return FileReader(role, opened, name, names, kept, optional=optional, notes=notes)
+    return FileReader(given.role, opened, name, names, kept, optional=optional, notes=notes)
+
+
+def _check_classes_used(reader: FileReader, options: ReadOptions) -> None:
+    """Check that the classes that a caller gave are those of fields."""
+    fields, classes = {reader.names[name] for name in reader.classes}, options.classes or {}
+    unused = [] if fields else ["no field"]
+    if isinstance(classes, Mapping):
+        unused = [name for name in classes if name not in fields]
+    if unused and options.classes is not None:
+        near = nearest(unused[0], reader.fields) if isinstance(classes, Mapping) else ""
+        raise ConfigurationError(
+            f"read: classes= must be of fields that are classes, got those of "
+            f"{', '.join(unused)}{near}: name such a field by target=; the fields are "
+            f"{', '.join(reader.fields)}, and those of classes {', '.join(reader.classes) or 'none'}"
+        )
+
+
+def _in_training_classes(kind: str, opened: FileSource, source: Any, options: ReadOptions) -> tuple[FileSource, str]:
+    """The samples with the class numbers of the training data of the data set, and a line where those are beside it."""
+    classes: Mapping[str, Sequence[str]] = getattr(opened, "classes", {})
+    table = kind == "hugging face" or any(f.name == kind != "tar" and "columns" in f.uses for f in file_formats())
+    names = [
+        name
+        for name, field in opened.fields.items()
+        if (name in classes or (table and options.is_class(name) and field.dtype.kind in "iub"))
+        if options.classes_of(name) is None
+    ]
+    if isinstance(source, Mapping) and is_path(next(iter(source.values()), None)):  # of which some parts have classes
+        parts = cast("Mapping[str, Any]", source).items()
+        source = {key: part for key, part in parts if any(name.partition(".")[0] == key for name in names)}
+    training, is_beside = _training_source(source, options.role) if names and kind != "images" else (None, False)
+    if training is None:
+        return opened, ""
+    groups: Any = options.columns if isinstance(options.columns, Mapping) else {}
+    columns = {name: groups.get(name, name) for name in names} if table else options.columns
+    try:
+        numbers = reader_of(training, replace(options, role="train", columns=columns, cache=False)).classes
+    except DescendError as error:
+        if is_beside:
+            return opened, ""
+        raise DataError(
+            f"'{names[0]}' must have the class numbers of training, and the training data cannot be read: {error}: say "
+            "classes=[...] in the order of their numbers"
+        ) from error
+    texts: frozenset[str] = getattr(opened, "self_numbered", frozenset())
+    if not is_beside and (unlike := [name for name in names if name in texts and name not in numbers]):
+        raise DataError(f"'{unlike[0]}' must be numbers for '{options.role}' as it is for 'train', got texts")
+    if is_beside and not all({*classes.get(name, ())} <= {*numbers.get(name, ())} for name in names):
+        return opened, ""
+    line = f"classes have the numbers that they have in {_called(training)}: {', '.join(numbers)}"
+    return in_classes(opened, numbers), line if is_beside and numbers else ""
+
+
+def _training_source(source: Any, role: str) -> tuple[Any, bool]:
+    """The training data of a data set, where a role has others; None: there are none. Whether they are beside it."""
+    if isinstance(source, Mapping):
+        mapping = cast("Mapping[Any, Any]", source)
+        with suppress(DataError):  # there is no such split
+            if (split := split_of_role(mapping, "train")) is not None:
+                return (split, False) if role != "train" else (None, False)
+        parts = {name: _training_source(part, role) for name, part in mapping.items()}
+        whole = {name: mapping[name] if part is None else part for name, (part, _) in parts.items()}
+        return (whole if whole != dict(mapping) else None), any(is_beside for _, is_beside in parts.values())
+    if not is_path(source):
+        return None, False
+    files = SourceFiles.found(source)
+    with suppress(DataError):  # there are none of a role
+        if role != "train" and set(files.of(role)) != set(files.of("train")):
+            return source, False
+    places = cast("Sequence[Any]", source) if isinstance(source, (list, tuple)) else [source]
+    beside = sorted({path for place in places for path in training_beside(Path(place))})
+    return beside or None, bool(beside)
 
 
 class _Opened(NamedTuple):
@@ -464,8 +546,8 @@ class FileReader:
             raise DataError(f"the field '{name}' of {self.name} cannot be read: {_reason(error)}") from error
         if values is not None:
             return values
-        starts = range(0, len(self), _READ_AT_ONCE)
-        parts = [self.read(np.arange(start, min(start + _READ_AT_ONCE, len(self))))[name] for start in starts]
+        starts, alone = range(0, len(self), _READ_AT_ONCE), replace(self, names={name: self.names[name]})
+        parts = [alone.read(np.arange(start, min(start + _READ_AT_ONCE, len(self))))[name] for start in starts]
         return np.concatenate(parts)
 
     @property
@@ -543,21 +625,19 @@ class ZippedSources:
         self.classes = self._of_parts("classes")
         self.left_out = self._of_parts("left_out")
         self.largest = self._of_parts("largest")
+        self.self_numbered = frozenset(self._of_parts("self_numbered"))
         self.notes = tuple(dict.fromkeys(note for part in parts.values() for note in getattr(part, "notes", ())))
-        self.pixels = frozenset(
-            self._named(name, one) for name, part in parts.items() for one in getattr(part, "pixels", ())
-        )
+        self.pixels = frozenset(self._of_parts("pixels"))
 
     def _named(self, name: str, one: str) -> str:
         return name if len(self._parts[name].fields) == 1 else f"{name}.{one}"
 
     def _of_parts(self, attribute: str) -> dict[str, Any]:
-        parts = self._parts.items()
-        return {
-            self._named(name, one): value
-            for name, part in parts
-            for one, value in cast("Mapping[str, Any]", getattr(part, attribute, {})).items()
-        }
+        values: dict[str, Any] = {}
+        for name, part in self._parts.items():
+            facts: Any = getattr(part, attribute, {})
+            values |= {self._named(name, field): facts[field] if isinstance(facts, Mapping) else 1 for field in facts}
+        return values
 
     def __len__(self) -> int:
         return len(next(iter(self._parts.values())))

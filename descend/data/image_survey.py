@@ -59,14 +59,14 @@ def form_of_images(
             raise DataError(f"sample 0 ({place(0)}) is the first image and cannot be read: {looked}") from looked
         first, looked = sound
     kind = ImageKind(options.colors or "grey", options.depth or 8)
-    if options.colors is None or options.depth is None:
-        samples = [order[one] if order else one for one in strided(count, LOOKED_AT)]
-        kind = _joined_kinds(content, [first, *samples], dict(options.kinds_beside).get(field, kind))
+    samples = [first, *(order[place] if order else place for place in strided(count, LOOKED_AT))]
+    kind, several = _joined_kinds(content, samples, dict(options.kinds_beside).get(field, kind))
+    frames = f"{place(several[0])} has several frames or pages, and the first is read" if several else ""
+    frames += f"; so it is in {len(several):,} of the images that were looked at" if len(several) > 1 else ""
     size = options.height_and_width
     may_lose = frozenset(name for name in ("colors", "depth") if getattr(options, name) is not None)
-    return ImageForm(
-        options.colors or kind.colors, options.depth or kind.depth, size or looked.size, size is not None, may_lose
-    )
+    colors, depth, notes = options.colors or kind.colors, options.depth or kind.depth, (frames,) if frames else ()
+    return ImageForm(colors, depth, size or looked.size, size is not None, may_lose, notes)
 
 
 def spread(count: int, most: int) -> list[int]:
@@ -82,17 +82,21 @@ def strided(count: int, most: int) -> list[int]:
     return [one for start in range(_STRIDES) for one in numbers[start::_STRIDES]]
 
 
-def _joined_kinds(content: Callable[[int], Path | bytes | None], samples: Sequence[int], known: ImageKind) -> ImageKind:
-    """The kind that holds the images of some samples, and a kind that is known."""
-    seen = 0
+def _joined_kinds(
+    content: Callable[[int], Path | bytes | None], samples: Sequence[int], kind: ImageKind
+) -> tuple[ImageKind, list[int]]:
+    """The kind that holds the images of some samples, and a kind that is known; those that have several frames."""
+    size, several = 0, set[int]()
     for start in range(0, len(samples), _LOOKED_AT_ONCE):
         block = samples[start : start + _LOOKED_AT_ONCE]
-        for looked in in_threads(lambda place, block=block: _looked_at(content, block[place]), len(block)):
-            if not isinstance(looked, Exception):
-                known, seen = known.joined(looked.kind), seen + looked.in_memory
-        if seen > _LOOKED_AT_BYTES:
+        looked = in_threads(lambda place, block=block: _looked_at(content, block[place]), len(block))
+        for sample, header in zip(block, looked, strict=True):
+            if not isinstance(header, Exception):
+                kind, size = kind.joined(header.kind), size + header.in_memory
+                several.update([sample] if header.has_more else [])
+        if size > _LOOKED_AT_BYTES:
             break
-    return known
+    return kind, sorted(several)
 
 
 def _looked_at(content: Callable[[int], Path | bytes | None], sample: int) -> ImageHeader | Exception:

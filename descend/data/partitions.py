@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
+from descend.arguments import shown
 from descend.data.file_format import library
 from descend.errors import DataError
 
@@ -40,7 +41,9 @@ class PartitionedFiles:
     def __init__(self, files: TableFiles, values: Mapping[Path, Mapping[str, int | str | None]]) -> None:
         arrow = library("pyarrow", "a table")
         self._files, self._values = files, values
-        self._names = list(next(iter(values.values())))
+        stored = frozenset(files.schema.names)  # some programs write such a column into the files as well
+        self._names = [name for name in next(iter(values.values())) if name not in stored]
+        self._twice = [name for name in next(iter(values.values())) if name in stored]
         self.decodes = getattr(files, "decodes", False)
         self.class_names: Mapping[str, Sequence[str]] = getattr(files, "class_names", {})
         self.left_out: Mapping[str, str] = getattr(files, "left_out", {})
@@ -74,6 +77,8 @@ class PartitionedFiles:
     def _with_values(self, chunk: Chunk, columns: Sequence[str], table: Any, rows: int) -> Any:
         arrow = library("pyarrow", "a table")
         found = {} if table is None else {name: table.column(name) for name in table.column_names}
+        for name in (name for name in self._twice if name in found):
+            _check_alike(name, self._values[chunk.path][name], found[name])
         for name in columns:
             if name not in found:
                 value = arrow.scalar(self._values[chunk.path][name], self.schema.field(name).type)
@@ -118,16 +123,35 @@ def with_partitions(files: TableFiles, paths: Sequence[Path], several: bool = Fa
                 f"the folders of {path} name the columns {', '.join(of) or 'none'}, and those of {paths[0]} "
                 f"{', '.join(first) or 'none'}; files of one reader must have the same"
             )
-    stored = set(files.schema.names)
     values: dict[Path, dict[str, int | str | None]] = {path: {} for path in paths}
     for name in first:
-        if name in stored:  # some programs write it into the files as well
-            continue
         texts = {path: of[name] for path, of in found.items()}
         numbers = all(text is None or _is_integer(text) for text in texts.values())
         for path, text in texts.items():
             values[path][name] = text if text is None or not numbers else int(text)
-    return PartitionedFiles(files, values) if values[paths[0]] else files
+    return PartitionedFiles(files, values) if first else files
+
+
+def _check_alike(name: str, value: int | str | None, stored: Any) -> None:
+    """Check that a column has the value that a folder names.
+
+    Raises:
+        ValueError: it has another one.
+    """
+    for other in library("pyarrow.compute", "a table").unique(stored).to_pylist():
+        if not _are_alike(value, other):
+            raise ValueError(
+                f"'{name}' must be {shown(value)}, as the folder is named, got {shown(other)} in the file: "
+                "correct one of them, or leave it out by columns="
+            )
+
+
+def _are_alike(value: int | str | None, other: Any) -> bool:
+    if value is None or other is None or isinstance(value, int) or isinstance(other, str):
+        if isinstance(value, int) and isinstance(other, str):
+            return _is_integer(other) and int(other) == value
+        return other == value
+    return str(other).casefold() == value.casefold() or (hasattr(other, "year") and str(other).startswith(value))
 
 
 def _parts(path: Path) -> dict[str, str | None]:

@@ -33,6 +33,7 @@ __all__ = [
     "of_role",
     "role_of",
     "skipped_line",
+    "training_beside",
     "why_no_data",
 ]
 
@@ -460,6 +461,26 @@ def role_of(name: str, whole: bool) -> str | None:
             if not whole and name.startswith(word) and name != word and not name[len(word)].isalnum():
                 return role
     return None
+
+
+def training_beside(path: Path) -> list[Path]:
+    """The training data of which a file or a folder has those of another role, as train.csv beside test.csv."""
+    path = path.absolute()
+    for part in (path, path.parent):
+        whole = part.is_dir()
+        if role_of(part.name, whole) in (None, "train"):
+            continue
+        try:
+            around = [other for other in part.parent.iterdir() if role_of(other.name, whole) == "train"]
+        except OSError:  # one that may not be read
+            continue
+        others = [other for other in around if other.is_dir() == whole and (whole or other.suffixes == part.suffixes)]
+        # An array has a file for each field, and other files have samples of all.
+        same = part != path and path.suffix == ".npy"
+        return (
+            sorted(other / path.name for other in others if (other / path.name).is_file()) if same else sorted(others)
+        )
+    return []
 
 
 def arrays_of_role(names: Iterable[str], role: str) -> dict[str, str] | None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import re
 import struct
 import zlib
 from dataclasses import dataclass
@@ -65,7 +66,8 @@ _BEGINNINGS = (
     b"MM\0*",
     b"\0\0\0\x0cjP  ",
 )
-_HEAD_BYTES = 512  # of a JPEG 2000, in which its depth is
+_HEAD_BYTES, _BOX_BYTES = 512, 2**16  # of a JPEG 2000 and of an AVIF, in which the depth is
+_AV1C = re.compile(rb"av1C\x81.(.)", re.DOTALL)
 CHANNELS = {"grey": 1, "rgb": 3, "rgba": 4}
 _GREY_MODES = ("1", "L", "LA", "La")
 _ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
@@ -107,6 +109,7 @@ class ImageForm:
         size: Height and width.
         scaled: Whether images of another size are scaled; False refuses them.
         may_lose: "colors" where colours and transparency may be lost, "depth" where bits may.
+        notes: Sentences about images that were looked at.
     """
 
     colors: str
@@ -114,6 +117,7 @@ class ImageForm:
     size: tuple[int, int]
     scaled: bool
     may_lose: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.colors}, {self.depth} bits"
@@ -349,6 +353,7 @@ class ImageHeader(NamedTuple):
     kind: ImageKind
     size: tuple[int, int]  # height and width as it is shown
     in_memory: int = 0  # bytes that had to be read
+    has_more: bool = False  # frames or pages behind the first, which is read
 
 
 def header_of(content: Path | bytes) -> ImageHeader:
@@ -363,7 +368,9 @@ def header_of(content: Path | bytes) -> ImageHeader:
         turned = image.getexif().get(_ORIENTATION, 1) >= 5  # on its side
         size = (image.width, image.height) if turned else (image.height, image.width)
         colors = "grey" if _is_deep(image) or image.mode in _GREY_MODES else "rgb"
-        return ImageHeader(ImageKind(colors, 16 if _is_deep(image) or _is_cut(image) else 8), size)
+        kind = ImageKind(colors, 16 if _is_deep(image) or _is_cut(image) else 8)
+        # A camera's MPO has the same picture again, in another size.
+        return ImageHeader(kind, size, has_more=getattr(image, "is_animated", False) and image.format != "MPO")
 
 
 def _opened(content: Path | bytes) -> Any:
@@ -398,10 +405,12 @@ def _check_bits(image: Any) -> None:
 
 
 def _is_cut(image: Any) -> bool:
-    """Whether an image has more bits a channel than Pillow's pixels of it: 16 of several channels.
+    """Whether an image has more bits a channel than Pillow's pixels of it: 16 of several channels, or 10 of AVIF.
 
     Must be asked before its pixels are loaded, when it is known how they are decoded.
     """
+    if image.format == "AVIF":
+        return _has_high_depth(image.fp)
     if _is_deep(image) or not getattr(image, "tile", None):
         return False
     if image.format == "JPEG2000":
@@ -411,6 +420,15 @@ def _is_cut(image: Any) -> bool:
     if decoder.startswith("ppm"):
         return bool(more) and more[0] > 255  # the largest value
     return decoder == "SGI16" or (isinstance(raw, str) and ";16" in raw)
+
+
+def _has_high_depth(file: BinaryIO) -> bool:
+    """Whether a box "av1C" says so: AV1 Codec ISO Media File Format Binding, 2.3.3."""
+    before = file.tell()
+    file.seek(0)
+    begin = file.read(_BOX_BYTES)
+    file.seek(before)
+    return any(flags[0] & 0x40 for flags in _AV1C.findall(begin))
 
 
 def _bits_of_jpeg_2000(file: BinaryIO) -> int:
@@ -426,7 +444,10 @@ def _bits_of_jpeg_2000(file: BinaryIO) -> int:
 
 def _check_depth(image: Any, remedy: str) -> None:
     if _is_cut(image):
-        raise ValueError(f"the image has {len(image.getbands())} channels of 16 bits, and 8 of each are read: {remedy}")
+        bits = "more than 8" if image.format == "AVIF" else "16"
+        raise ValueError(
+            f"the image has {len(image.getbands())} channels of {bits} bits, and 8 of each are read: {remedy}"
+        )
 
 
 def _alpha_of(image: Any) -> Array | None:

@@ -11,6 +11,7 @@ A column of text in which most cells are numbers was meant as one of numbers: th
 from __future__ import annotations
 
 import csv
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
+    "DIGITS",
+    "EXTREME",
     "INTEGER",
     "MISSING",
     "PLAIN",
@@ -28,23 +31,28 @@ __all__ = [
     "CellCounts",
     "count_texts",
     "csv_rows",
+    "in_range",
     "is_any_number",
     "is_number",
+    "may_be_tiny",
 ]
 
 _NULLS = "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|N/A|NA|NULL|NaN|n/a|nan|null"  # of pyarrow.csv
 _MARKS = r"?|-|--|.|None|<NA>|*|\N"  # of other programs and of collections
 MISSING = frozenset(["", *_NULLS.split("|"), *_MARKS.split("|")])
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+(?:,\d+)?(?:[eE][+-]?\d+)?")
-_DIGITS = r"\d+[.]?\d*|[.]\d+"
-PLAIN = rf"^\s*[+-]?(?:(?:{_DIGITS})(?:[eE][+-]?\d+)?|(?i:inf|infinity|nan))\s*$"
+DIGITS = r"\d+[.]?\d*|[.]\d+"
+PLAIN = rf"^\s*[+-]?(?:(?:{DIGITS})(?:[eE][+-]?\d+)?|(?i:inf|infinity|nan))\s*$"
 _GROUPS = r"\d+,\d+|\d{1,3}(?:[ ,.']\d{3})+(?:[.,]\d+)?"  # 1,5 and 1,234.5 and 1 234
 _COINS = "$€£¥"
 SEPARATED = (
-    rf"^\s*[+-]?(?:{_GROUPS})\s*$|^\s*[+-]?[{_COINS}]\s?(?:{_GROUPS}|{_DIGITS})\s*$"
-    rf"|^\s*[+-]?(?:{_GROUPS}|{_DIGITS})\s?[%{_COINS}]\s*$"
+    rf"^\s*[+-]?(?:{_GROUPS})\s*$|^\s*[+-]?[{_COINS}]\s?(?:{_GROUPS}|{DIGITS})\s*$"
+    rf"|^\s*[+-]?(?:{_GROUPS}|{DIGITS})\s?[%{_COINS}]\s*$"
 )
 INTEGER = r"^\s*[+-]?\d+\s*$"
+EXTREME = r"[eE][+-]?0*(?:[3-9]\d\d|\d{4,})|\d{300}"  # in numbers that may be beyond the range of float64
+_TINY = re.compile(rb"-(?<=[eE]-)0*(?:[3-9]\d\d|\d{4,})")  # which is searched for by its rarest character
+_ZEROS = b"0" * 300
 _OF_PLAIN, _OF_SEPARATED, _OF_INTEGER = map(re.compile, (PLAIN, SEPARATED, INTEGER))
 _FEW = 10  # at most one in so many cells of a column of numbers is none
 
@@ -78,6 +86,23 @@ def is_number(cell: str) -> bool:
     except ValueError:
         return False
     return "_" not in cell  # which Python's numbers may have
+
+
+def may_be_tiny(content: bytes) -> bool:
+    """Whether there may be numbers that float64 makes 0; those that it makes infinite show in the column."""
+    return _ZEROS in content or _TINY.search(content) is not None
+
+
+def in_range(text: str) -> float:
+    """The number that a text is.
+
+    Raises:
+        ValueError: it would become infinite, or 0, which it is not.
+    """
+    value = float(text)
+    if value in (0, math.inf, -math.inf) and text.lower().partition("e")[0].strip("+-.0"):
+        raise ValueError(f"a number must be in the range of float64, got {shown(text)}, which would become {value:g}")
+    return value
 
 
 def is_any_number(cell: str) -> bool:

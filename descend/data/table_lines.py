@@ -53,6 +53,7 @@ class TableCopy:
 
     Attributes:
         path: Of the copy, whose cells have quotes and no escapes where blanks were left out.
+        comments: How many lines are left out for `comment`.
         notes: What is suspicious in its quotes, see `QuoteCheck`, and escapes before characters that mean nothing.
 
     Raises:
@@ -79,7 +80,8 @@ class TableCopy:
             os.fdopen(handle, "w", encoding="utf-8", errors=errors, newline="") as copy,
         ):
             check = QuoteCheck(path, quote, f"{separator} \t" if between else separator, escape)
-            lines = _kept(file, comment, check, excel_separator(path) is not None)
+            self.comments = 0
+            lines = self._kept(file, comment, check, excel_separator(path) is not None)
             escapes = _Escapes(escape, quote, separator + " \t" * (between is not None)) if escape else None
             lines = lines if escapes is None else escapes.followed(lines)
             if between is None:
@@ -91,20 +93,20 @@ class TableCopy:
         check.finish()
         self.notes = [note for note in (check.note, escapes and escapes.note()) if note]
 
-
-def _kept(file: TextIO, comment: str | None, check: QuoteCheck, without_first: bool) -> Iterator[str]:
-    """Lines, or parts of long ones, that are no comments."""
-    begins, left_out = True, without_first
-    while part := file.readline(_AT_ONCE):
-        if begins and not check.is_open and not left_out:
-            left_out = comment is not None and part.startswith(comment)
-        if left_out:
-            check.pass_over(part.count("\n"))
-        else:
-            check.add(part.encode("utf-8", "surrogateescape"))
-            yield part
-        begins = part.endswith(("\n", "\r"))
-        left_out = left_out and not begins
+    def _kept(self, file: TextIO, comment: str | None, check: QuoteCheck, without_first: bool) -> Iterator[str]:
+        """Lines, or parts of long ones, that are no comments."""
+        begins, left_out = True, without_first
+        while part := file.readline(_AT_ONCE):
+            if begins and not check.is_open and not left_out:
+                left_out = comment is not None and part.startswith(comment)
+                self.comments += left_out
+            if left_out:
+                check.pass_over(part.count("\n"))
+            else:
+                check.add(part.encode("utf-8", "surrogateescape"))
+                yield part
+            begins = part.endswith(("\n", "\r"))
+            left_out = left_out and not begins
 
 
 class _Escapes:

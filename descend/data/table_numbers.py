@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from descend.arguments import shown
 from descend.data.file_format import library
-from descend.data.table_cells import INTEGER, MISSING, PLAIN, SEPARATED, CellCounts, is_number
+from descend.data.table_cells import (
+    DIGITS,
+    EXTREME,
+    INTEGER,
+    MISSING,
+    PLAIN,
+    SEPARATED,
+    CellCounts,
+    in_range,
+    is_number,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,15 +105,16 @@ def _check_names_once(name: str, cells: Any, missing: Any) -> None:
         )
 
 
-def inexact_columns(table: Any) -> list[str]:
-    """The columns of float64 whose numbers are so large that integers among them may have been rounded."""
+def inexact_columns(table: Any, with_zeros: bool = False) -> list[str]:
+    """The columns of float64 with numbers so large, or zeros, that those in the file may have been others."""
     arrow, compute = library("pyarrow", "a table of text"), library("pyarrow.compute", "a table of text")
     found: list[str] = []
     for number, field in enumerate(table.schema):
         if arrow.types.is_floating(field.type):
             largest = compute.min_max(table.column(number))
             ends = [abs(one) for one in (largest["min"].as_py(), largest["max"].as_py()) if one is not None]
-            if ends and max(ends) >= EXACT:
+            zeros = with_zeros and compute.any(compute.equal(table.column(number), 0.0)).as_py()
+            if zeros or (ends and max(ends) >= EXACT):
                 found.append(field.name)
     return found
 
@@ -115,7 +126,7 @@ def is_exact(text: str) -> bool:
 
 
 def check_exact(name: str, cells: Any, first: int = 0) -> None:
-    """Check that no integer in a column of text is changed when it becomes a number of float64.
+    """Check that no integer in a column of text is changed when it becomes one of float64, and no number leaves it.
 
     Args:
         name: Of the column.
@@ -127,6 +138,13 @@ def check_exact(name: str, cells: Any, first: int = 0) -> None:
     """
     arrow, compute = library("pyarrow", "a table of text"), library("pyarrow.compute", "a table of text")
     cells = compute.utf8_trim_whitespace(cells.cast(arrow.large_string()))
+    for row in compute.indices_nonzero(compute.fill_null(_matching_number(compute, cells), False)).to_pylist():
+        try:
+            in_range(cells[row].as_py().replace(",", "."))
+        except ValueError as error:
+            raise ValueError(
+                f"row {first + row:,}, column '{name}': {error}: text=['{name}'] keeps the column as it is written"
+            ) from None
     long = compute.fill_null(compute.match_substring_regex(cells, r"^[+-]?0*[1-9]\d{15,308}$"), False)
     for row in compute.indices_nonzero(long).to_pylist():
         if not is_exact(text := cells[row].as_py()):
@@ -134,6 +152,11 @@ def check_exact(name: str, cells: Any, first: int = 0) -> None:
                 f"row {first + row:,}, column '{name}': {shown(text)} is more than 2**53 and no number of float64, so "
                 f"different ones would become equal: text=['{name}'] keeps the column as it is written"
             )
+
+
+def _matching_number(compute: Any, cells: Any) -> Any:
+    extreme = compute.match_substring_regex(cells, EXTREME)
+    return compute.and_(extreme, compute.match_substring_regex(cells, rf"^[+-]?(?:{DIGITS}|\d+,\d+)(?:[eE][+-]?\d+)?$"))
 
 
 def count_cells(values: Any, missing: Iterable[str] = MISSING) -> CellCounts:

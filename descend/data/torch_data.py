@@ -25,7 +25,7 @@ from descend.data.batches import Batches
 from descend.data.hugging_face import is_hugging_face, split_of_role
 from descend.data.map_dataset import SamplePipeline, SampleReader
 from descend.data.nested_fields import samples_as_batches
-from descend.data.numbered_texts import with_class_numbers
+from descend.data.numbered_texts import in_classes, self_numbered, with_class_numbers
 from descend.data.paths import is_path
 from descend.data.plain_arrays import plain_collate, plain_convert
 from descend.data.samplers import WeightedSampler
@@ -76,10 +76,11 @@ class Loading:
         timeout_seconds: Longest wait for a batch; None is ten minutes for processes and no limit without them.
         unit: Samples of a mini-batch that stay together on one rank.
         targets: Names of the target fields, where they are known: text in files is classes there.
-        classes: The classes of such fields; None: those in the files, in the order of the alphabet.
+        classes: The classes of such fields, those of training; None: those in the files, in the order of the alphabet.
         sampler: Which training sample is at each position of an epoch; None is each once.
         class_targets: Where targets are class numbers, so that they must be integers, the names that targets usually
             have; a field of files that is a target is one of them, or named by `targets`, or by the reader.
+        not_taken: Fields that the module does not take, so that texts in them need be no classes.
         module: What takes the samples; optional fields of files are left out unless its `forward` has their names.
         pin_memory: Gather batches of data in memory in page-locked memory, from which they go to a GPU. Others are
             copied there when they are sent.
@@ -99,6 +100,7 @@ class Loading:
     classes: Mapping[str, Sequence[str]] | None = None
     sampler: Sampler | None = None
     class_targets: tuple[str, ...] = ()
+    not_taken: tuple[str, ...] = ()
     module: Module | None = None
     pin_memory: bool = False
 
@@ -136,10 +138,13 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
         _refuse_unused(how, "an IterableDataset is read in this process", "DataLoader(dataset, num_workers=...)")
         return _of_loader(sample_stream(cast("Any", data), how.batch_size), replace(how, workers=None))
     if is_path(data) or is_hugging_face(data) or is_table(data) or split_of_role(data, how.role) is not None:
-        from descend.data.files import read
+        from descend.data.file_format import options_of
+        from descend.data.files import reader_of
 
-        target = how.targets or None
-        data = read(data, role=how.role, target=target, classes=how.classes, skip_bad=how.skip_bad)
+        options = options_of(how.role, how.targets or None, {"classes": how.classes, "skip_bad": how.skip_bad})
+        source, data = data, reader_of(data, options)
+        if how.classes is None and data.format != "images":
+            _refuse_unknown_classes(data, how, repr(str(source)))
     if _is_file_reader(data) and data.is_original and _is_reader_source(data.source):
         return open_data(data.source.original, how)
     if _is_file_reader(data):
@@ -236,13 +241,28 @@ def _of_files(reader: FileReader, how: Loading) -> Batches:
 
     taken = () if how.module is None else inspect.signature(how.module.forward).parameters
     reader = reader.in_role(how.role).for_module(taken)
+    if how.classes is not None:
+        _refuse_unknown_classes(reader, how, "...")
+        classes = {reader.names[name]: of for name, of in how.classes.items() if name in reader.names}
+        reader = replace(reader, source=in_classes(reader.source, classes))
     if how.class_targets:
         names = how.targets or reader.target or how.class_targets
         source = with_class_numbers(reader.source, [reader.names[name] for name in names if name in reader.names])
         reader = replace(reader, source=source)
     if (in_run := getattr(reader.source, "in_run", None)) is not None:
         reader = replace(reader, source=in_run(how.seed, how.role))
-    return _of_pipeline(FilePipeline(reader, how.skip_bad > 0), how)
+    return _of_pipeline(FilePipeline(reader, how.skip_bad > 0, how.not_taken), how)
+
+
+def _refuse_unknown_classes(reader: FileReader, how: Loading, source: str) -> None:
+    """Refuse targets of text in another role than training where training does not say the numbers of its classes."""
+    texts = self_numbered(reader).difference(how.classes or ()).intersection(how.targets or reader.target)
+    if how.role != "train" and texts:
+        raise DataError(
+            f"{reader.name}: '{min(texts)}' holds text, and which class of training has which number is not known: "
+            f"read it by descend.data.read({source}, target='{min(texts)}', classes=[...]), with all classes in the "
+            "order of their numbers in training"
+        )
 
 
 def _of_pipeline(pipeline: ReaderPipeline[Any], how: Loading) -> Batches:

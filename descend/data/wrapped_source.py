@@ -28,6 +28,7 @@ class WrappedSource:
         self._source = source
         self.fields: Mapping[str, Field] = source.fields
         self.classes: Mapping[str, Sequence[str]] = getattr(source, "classes", {})
+        self.self_numbered: frozenset[str] = getattr(source, "self_numbered", frozenset())
         self.left_out: Mapping[str, str] = getattr(source, "left_out", {})
         self.pixels: frozenset[str] = getattr(source, "pixels", frozenset())
         self.kinds: Mapping[str, ImageKind] = getattr(source, "kinds", {})

@@ -20,7 +20,7 @@ from descend.experiment.batch_norm import share_unit
 from descend.experiment.build import build_run, check_names, say_what_is_skipped, usual_transforms
 from descend.experiment.build_optimizer import build_optimizer, optimizer_settings
 from descend.experiment.execution import trainer_seed
-from descend.experiment.field_roles import TARGET_NAMES, check_fields, takes_one
+from descend.experiment.field_roles import TARGET_NAMES, check_fields, remember_classes, takes_one
 from descend.experiment.losses import FunctionLoss, describe, loss_of, takes_class_numbers
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
@@ -156,6 +156,7 @@ class FitBuilder:
             say_what_is_skipped(map(files_of_feed, feeds.values()))
         files = files_of_feed(feeds[Mode.TRAIN])
         targets = config.data.targets if config.data.targets is not None or files is None else files.target or None
+        remember_classes(module, files and files.classes)
         _say_rounding(module, feeds[Mode.TRAIN], targets)
         if is_phased_optimizer(optimizer):
             task = PhasedTask(module, self._phases, optimizer, self._autocast, config.metrics)
@@ -261,6 +262,11 @@ class FitBuilder:
             "stop": repr(config.stop) if is_dataclass(config.stop) else describe(config.stop),
             "loss": [str(phase) for phase in self._phases] or describe(config.loss),
             **({"metrics": sorted(self._metrics)} if self._metrics else {}),
+            **(
+                {"classes": dict(files.classes)}
+                if (files := files_of_feed(feeds[Mode.TRAIN])) and files.classes
+                else {}
+            ),
             "precision": precision if isinstance(precision, str) else repr(precision),
             "micro_batch_size": batching.micro_batch_size,
             "batch_norm_group_size": batching.batch_norm_group_size,
@@ -278,8 +284,8 @@ def _open(sources: Mapping[Mode, Any], loading: Loading, stack: ExitStack) -> di
         if source is None and mode is not Mode.TRAIN:
             continue
         feed = feeds[mode] = open_data(source, replace(loading, role=mode.role))
-        if mode is Mode.TRAIN and (files := files_of_feed(feed)) and files.classes:
-            loading = replace(loading, classes=files.classes)  # the same numbers in all roles
+        if mode is Mode.TRAIN and (files := files_of_feed(feed)):  # the same numbers in all roles
+            loading = replace(loading, classes=files.classes, targets=loading.targets or files.target)
         if isinstance(feed, Batches):
             for note in feed.notes:
                 warn(note)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -15,7 +17,7 @@ from descend.experiment.losses import FunctionLoss
 from descend.runtime.seeds import forked_rng
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from torch import Tensor, nn
 
@@ -27,12 +29,30 @@ __all__ = [
     "assign_fields",
     "check_fields",
     "checked_targets",
+    "classes_of_module",
     "join_columns",
+    "remember_classes",
     "takes_one",
 ]
 
 OF_ARRAY_FILE = "samples"  # the field of a file that holds one array
 TARGET_NAMES = ("target", "targets", "label", "labels", "response", "responses", "y")
+_CLASSES: WeakKeyDictionary[nn.Module, Mapping[str, Sequence[str]]] = WeakKeyDictionary()
+
+
+def remember_classes(module: nn.Module, classes: Any) -> None:
+    """Note the classes that outputs of a module mean, by field, where training or a checkpoint says them."""
+    lists = cast("Mapping[str, Any]", classes) if isinstance(classes, Mapping) else {}
+    texts = {name: of for name, of in lists.items() if isinstance(of, list) and all(isinstance(c, str) for c in of)}
+    _CLASSES.pop(module, None)
+    if texts:
+        _CLASSES[module] = texts
+
+
+def classes_of_module(module: nn.Module) -> Mapping[str, Sequence[str]] | None:
+    """The classes of the training data of a module by field, in the order of their numbers; None: not known."""
+    inner = getattr(module, "module", module)  # such as that of DistributedDataParallel
+    return _CLASSES.get(module) or (_CLASSES.get(inner) if isinstance(inner, torch.nn.Module) else None)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ depend on `batch_size`: outputs stand beside one another by sample, and losses a
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -22,8 +22,10 @@ from descend.arguments.strict_keywords import strict_keywords
 from descend.callbacks.console import say
 from descend.data import Loading, brings_batches, open_data
 from descend.data.map_dataset import SampleReader
+from descend.data.numbered_texts import self_numbered
+from descend.data.torch_data import files_of_feed
 from descend.errors import ConfigurationError, DataError, nearest
-from descend.experiment.field_roles import TARGET_NAMES
+from descend.experiment.field_roles import TARGET_NAMES, checked_targets, classes_of_module
 from descend.experiment.fit import device_of
 from descend.experiment.losses import Loss, loss_of, takes_class_numbers
 from descend.experiment.metrics import build_metrics
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from descend.data import Batch
+    from descend.data.files import FileReader
     from descend.graph import AutomaticMixedPrecision
     from descend.lower.module import LoweredModel, PlainModule
 
@@ -50,6 +53,7 @@ __all__ = ["Inference", "evaluate", "infer", "predict"]
 _BATCH_SIZE = 256  # of forward passes; results do not depend on it, and memory that runs out halves what is computed
 BatchSize = int | Literal["auto"] | None
 _is_lowered_model: Callable[[object], TypeIs[LoweredModel]] = instance_check("descend.lower.module", "LoweredModel")
+_is_file_reader: Callable[[object], TypeIs[FileReader]] = instance_check("descend.data.files", "FileReader")
 _is_plain_module: Callable[[object], TypeIs[PlainModule]] = instance_check("descend.lower.module", "PlainModule")
 
 
@@ -144,7 +148,7 @@ def infer(
     graph = _is_lowered_model(module) and not _is_plain_module(module)
     if graph and not layers:
         raise ConfigurationError("infer: name the layers of the graph whose outputs are wanted, as in layers=['prob']")
-    device = device_of(module)
+    device, targets = device_of(module), _targets_of(data, targets)
     autocast = precision_of(precision, device).autocast
     task = None if graph else ModuleTask(module, Loss(), {}, targets, autocast)
     watch = ActivationRecorder(module)
@@ -163,7 +167,8 @@ def infer(
     def counted(part: MicroBatch) -> Any:
         return part.count, *of_part(part)
 
-    samples = _through(module, device, data, batch_size, micro_batch_size, workers, counted, found.append)
+    how = Loading(None, role="test", workers=workers, not_taken=_names(targets) or TARGET_NAMES)
+    samples = _through(module, device, data, batch_size, micro_batch_size, how, counted, found.append)
     counts = [count for count, _, _ in found]
     outputs = _joined([output for _, output, _ in found], counts, "the module returned")
     seen = {name: _joined([one[name] for *_, one in found], counts, f"layer '{name}' returned") for name in found[0][2]}
@@ -192,7 +197,8 @@ def evaluate(
         batch_size: Samples read at once; "auto" is 256, or batches as the data bring them; None the latter alone.
         micro_batch_size: As for `infer`.
         metrics: As for `fit`.
-        targets: As for `fit`.
+        targets: As for `fit`, or those of a reader. Text in them is classes, with the numbers that `fit` has trained
+            the module with, or `load_weights` has found in its run.
         precision: As for `fit`.
         workers: As for `fit`.
 
@@ -203,17 +209,28 @@ def evaluate(
         ConfigurationError: a setting is wrong.
         DataError: the data, a sample or a target is not what it should be.
     """
-    device = device_of(module)
+    device, targets = device_of(module), _targets_of(data, targets)
     objective, measured = loss_of(loss), build_metrics(metrics, loss)
     for part in (objective, *measured.values()):
         part.to(device)
     task = ModuleTask(module, objective, measured, targets, precision_of(precision, device).autocast)
     totals = Totals()
-    classes = TARGET_NAMES if takes_class_numbers(objective) else ()
-    if isinstance(targets, (str, list, tuple)) and classes:
-        classes = (targets,) if isinstance(targets, str) else tuple(targets)
-    _through(module, device, data, batch_size, micro_batch_size, workers, task.losses, totals.add_losses, classes)
+    names, classes = _names(targets), classes_of_module(module)
+    numbers = names or TARGET_NAMES if takes_class_numbers(objective) else ()
+    how = Loading(None, role="test", workers=workers, targets=names, class_targets=numbers, classes=classes)
+    _through(module, device, data, batch_size, micro_batch_size, how, task.losses, totals.add_losses)
     return totals.values(task.computed)
+
+
+def _targets_of(data: Any, targets: int | Sequence[str] | None) -> int | Sequence[str] | None:
+    """The targets of a call, or else those that a reader of files was made with."""
+    return data.target or None if targets is None and _is_file_reader(data) else targets
+
+
+def _names(targets: int | Sequence[str] | None) -> tuple[str, ...]:
+    """The names among what is said of targets."""
+    names = checked_targets(targets)
+    return tuple(names) if isinstance(names, list) else ()
 
 
 class _Inference:
@@ -236,10 +253,9 @@ def _through(
     data: Any,
     batch_size: BatchSize,
     micro_batch_size: int | str | None,
-    workers: int | None,
+    how: Loading,
     of_part: Callable[[MicroBatch], Any],
     keep: Callable[[Any], None],
-    classes: tuple[str, ...] = (),
 ) -> int:
     """Hand all samples, part by part, to `of_part`, and its results to `keep`; how many samples there were."""
     process, seen = Communicator(device=device), 0
@@ -249,16 +265,17 @@ def _through(
         """What `of_part` returns for each micro-batch of the size that is in force."""
         return [of_part(part) for part in split_into_micro_batches(batch, process, memory.micro_batch_size.samples)]
 
-    size = (
-        (None if brings_batches(data) else _BATCH_SIZE)
-        if isinstance(batch_size, str) and batch_size == "auto"
-        else batch_size
-    )
-    pinned = device.type == "cuda"
-    how = Loading(size, 0, False, "test", workers=workers, class_targets=classes, module=module, pin_memory=pinned)
+    auto = isinstance(batch_size, str) and batch_size == "auto"
+    size = (None if brings_batches(data) else _BATCH_SIZE) if auto else batch_size
+    how = replace(how, batch_size=size, shuffle=False, module=module, pin_memory=device.type == "cuda")
     with ExitStack() as stack:
         feed = open_data(data, how)
-        reader = getattr(feed, "reader", None)
+        reader, files = getattr(feed, "reader", None), files_of_feed(feed)
+        if how.class_targets and files and (unsure := self_numbered(files)):
+            say(
+                f"the classes of {', '.join(sorted(unsure))} are numbered by these samples alone, and those of the "
+                "module are not known: classes=[...] of descend.data.read says them in the order of training"
+            )
         if isinstance(reader, SampleReader):
             stack.callback(reader.close)
         stack.enter_context(_evaluating(module))

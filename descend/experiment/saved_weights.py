@@ -13,9 +13,11 @@ from descend.arguments.strict_keywords import strict_keywords
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, table
 from descend.experiment.best import best_epoch, monitored_metric, steps_in
 from descend.experiment.checkpoint import as_storage_error, load
+from descend.experiment.field_roles import remember_classes
 from descend.experiment.ranks import unwrapped
 from descend.files import bounded_text, has_file, has_folder
 from descend.runtime import newest_checkpoint, read_rows, read_weights
+from descend.runtime.checkpoint import read_plain_state
 from descend.runtime.dtensor import copy_into
 from descend.train.callback import Monitored
 from descend.train.module_state import tensors_of
@@ -70,6 +72,8 @@ def load_weights(
     checkpoint = _chosen(Path(run_dir), which)
     name = averaged if isinstance(averaged, str) else None
     saved = evaluated_weights(checkpoint, name) if averaged else read_weights(checkpoint)
+    settings = read_plain_state(checkpoint).get("settings")
+    classes = settings.get("classes") if isinstance(settings, dict) else None
     own, saved = _of_original(tensors_of(target)), _of_original(saved)
     rows = [
         (name, _form(own.get(name)), _form(saved.get(name)))
@@ -82,6 +86,7 @@ def load_weights(
     with torch.no_grad():
         for name, tensor in own.items():
             copy_into(tensor, saved[name])
+    remember_classes(target, classes)
     return checkpoint
 
 

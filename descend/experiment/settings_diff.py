@@ -39,6 +39,7 @@ _APPLY = {
 }
 _REFUSE = {
     "samples": "refused: the rest of the epoch would have other samples; resume with the same data",
+    "classes": "refused: outputs would mean other classes; say classes=[...] in the order of the checkpoint",
     "seed": "refused: the order of the samples would change within the epoch; keep the seed",
     "shuffle": "refused: the order of the samples would change within the epoch; keep it",
     "sampler": "refused: the order of the samples would change within the epoch; keep it",
@@ -83,6 +84,7 @@ def compare(before: Mapping[str, Any], now: Mapping[str, Any], reset_optimizer: 
         reset_optimizer: Whether the optimizer's state is dropped.
     """
     now = json.loads(json.dumps(dict(now)))  # tuples are lists in a checkpoint
+    before = {"classes": now.get("classes"), **before}  # which checkpoints of earlier versions do not have
     fields = [field for field in {**before, **now} if before.get(field) != now.get(field)]
     if not reset_optimizer and "optimizer" in fields:  # the options of another optimizer differ anyway
         fields = [field for field in fields if not field.startswith(OPTION)]

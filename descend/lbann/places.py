@@ -118,7 +118,7 @@ class _Gathered(MetaPathFinder, Loader):
         place = module.__name__.removeprefix(_HERE)
         module.__doc__, sources = PLACES[place]
         for source, names in sources.items():
-            origin = import_module(f"descend.{source}")
+            origin = import_module("descend." + source)
             vars(module).update({name: getattr(origin, name) for name in names.split()})
         for child in children(place):
             import_module(f"{module.__name__}.{child}")

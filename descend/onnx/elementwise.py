@@ -260,6 +260,10 @@ def l2_norm2(w: GraphExporter, planned: PlannedLayer, x: str) -> str:
 
 @exports(CategoricalAccuracy)
 def categorical_accuracy(w: GraphExporter, planned: PlannedLayer, prediction: str, label: str) -> str:
-    """Whether the largest entries are at one place."""
-    places = (w("ArgMax", w.flat(one), axis=1, keepdims=1) for one in (prediction, label))
-    return w.numbers(w("Equal", *places))
+    """1 where the largest entries are at the same place, the first of equal ones, and none is NaN."""
+    flat = [w.flat(prediction), w.flat(label)]
+    hit = w("Equal", *(w("ArgMax", entries, axis=1, keepdims=1) for entries in flat))
+    for entries in flat:
+        unknown = w("ReduceSum", w.numbers(w("IsNaN", entries)), w.ints(1), keepdims=1)
+        hit = w("And", hit, w("Equal", unknown, w.number(0)))
+    return w.numbers(hit)

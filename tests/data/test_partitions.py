@@ -1,5 +1,7 @@
 """Tables in folders called NAME=VALUE, written by pyarrow."""
 
+from datetime import date
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
@@ -8,7 +10,7 @@ import pytest
 from data.files import refusal, same
 
 from descend.data import read
-from descend.data.partitions import PartitionedFiles
+from descend.errors import DataError
 
 N = 12
 YEAR, KIND = np.arange(N) % 2 + 2020, np.array(["a b", "c/d", "e"])[np.arange(N) % 3]
@@ -42,12 +44,30 @@ def test_a_missing_value_and_text_among_numbers(tmp_path):
     assert read(tmp_path).read(np.arange(3))["k"].tolist() == ["1", "", "z"]
 
 
-def test_a_column_that_the_files_have_is_theirs(tmp_path):
-    (tmp_path / "x=5").mkdir()
-    pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "x=5" / "a.parquet")
-    reader = read(tmp_path)
-    same(reader, {"x": np.array([1, 2])})
-    assert not isinstance(reader.source._files, PartitionedFiles)
+@pytest.mark.parametrize(
+    ("folder", "stored", "wrong"),
+    [
+        ("k=5", pa.array([5, 5]), pa.array([5, 1])),
+        ("k=05", pa.array(["05", "05"]), pa.array(["05", "50"])),
+        ("k=5", pa.array([5.0, 5.0]), pa.array([5.5, 5.0])),
+        ("k=cat", pa.array(["cat", "cat"]), pa.array(["cat", "category"])),
+        ("k=true", pa.array([True, True]), pa.array([True, False])),
+        ("k=2024-02-01", pa.array([date(2024, 2, 1)] * 2), pa.array([date(2024, 1, 2)] * 2)),
+        ("k=__HIVE_DEFAULT_PARTITION__", pa.array([None, None], pa.int64()), pa.array([1, None])),
+        ("k=5", pa.array([5, 5], pa.int8()), pa.array([5, None])),
+    ],
+)
+def test_a_column_that_the_files_have_as_well_must_be_that_of_the_folder(tmp_path, folder, stored, wrong):
+    for number, (name, values) in enumerate((("right", stored), ("wrong", wrong))):
+        path = tmp_path / name / folder
+        path.mkdir(parents=True)
+        pq.write_table(pa.table({"x": [1, 2], "k": values}), path / "a.parquet")
+        if number:
+            with pytest.raises(DataError, match=r"'k' must be .*, as the folder is named, got "):
+                read(tmp_path / name).read(np.arange(2))
+            same(read(tmp_path / name, columns=["x"]), {"x": np.array([1, 2])})
+        else:
+            assert list(read(tmp_path / name).read(np.arange(2))) == ["x", "k"]
 
 
 def test_folders_must_agree(folder):

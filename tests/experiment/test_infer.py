@@ -267,3 +267,13 @@ def test_a_layer_that_returns_no_tensor_is_named():
 class _First(nn.Module):
     def forward(self, outputs):
         return outputs[0]
+
+
+def test_a_reader_says_its_targets(tmp_path):
+    (tmp_path / "a.csv").write_text("x,kind\n1,0\n2,1\n3,1\n")
+    (tmp_path / "b.csv").write_text("x,label\n1,0\n2,1\n3,1\n")
+    module, x = torch.nn.Linear(1, 2), torch.tensor([[1.0], [2.0], [3.0]])
+    truth = torch.nn.functional.cross_entropy(module(x), torch.tensor([0, 1, 1])).item()
+    for reader in (descend.data.read(tmp_path / "a.csv", target="kind"), descend.data.read(tmp_path / "b.csv")):
+        assert descend.evaluate(module, "cross_entropy", reader)["objective"] == pytest.approx(truth)
+        torch.testing.assert_close(descend.predict(module, reader), module(x))

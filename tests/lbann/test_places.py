@@ -12,7 +12,7 @@ def test_a_module_of_the_table_has_its_names_from_where_they_lie(place):
     module = importlib.import_module(f"descend.lbann.{place}")
     _, sources = PLACES[place]
     for source, names in sources.items():
-        origin = importlib.import_module(f"descend.{source}")
+        origin = importlib.import_module("descend." + source)
         assert [name for name in names.split() if getattr(module, name) is not getattr(origin, name)] == []
     assert set(module.__all__) == {*" ".join(sources.values()).split(), *children(place)}
     assert all(hasattr(module, name) for name in module.__all__)

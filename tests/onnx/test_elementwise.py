@@ -79,6 +79,17 @@ def test_losses_and_metrics_of_two_tensors():
     agree(lambda x, y: descend.CategoricalAccuracy(x, y), ROW, ROW)
 
 
+def test_an_exported_accuracy_counts_no_nan_as_a_hit():
+    module, model = made(descend.CategoricalAccuracy, (3,), (3,))
+    nan, inf = np.nan, np.inf
+    p = [[0.1, 0.7, 0.2], [nan, 0.7, 0.2], [nan] * 3, [0.5, 0.5, 0], [0, 1, nan], [0, inf, -inf], [0, 1, 0], [-inf] * 3]
+    t = [[0, 1, 0], [0, 1, 0], [1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [nan, 1, 0], [1, 0, 0]]
+    fields = np.array(p, np.float32), np.array(t, np.float32)
+    truth = [[1], [0], [0], [1], [0], [1], [0], [1]]
+    np.testing.assert_array_equal(run(session_of(model), *fields)[0], truth)
+    np.testing.assert_array_equal(module(*map(torch.from_numpy, fields)).detach().numpy(), truth)
+
+
 def test_layers_without_parents():
     agree(
         [

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from descend.data.reader_protocol import Array
 
-__all__ = ["Meanings", "StoredNumbers", "is_bare_dimension", "is_netcdf4", "stored_numbers"]
+__all__ = ["Meanings", "StoredNumbers", "check_without_meaning", "is_bare_dimension", "is_netcdf4", "stored_numbers"]
 
 # https://docs.unidata.ucar.edu/netcdf-c/current/netcdf_8h.html, NC_FILL_SHORT and so on
 _DEFAULTS: Mapping[str, int | float] = {
@@ -47,6 +47,7 @@ _DEFAULTS: Mapping[str, int | float] = {
     "f4": 9.969209968386869e36,
     "f8": 9.969209968386869e36,
 }
+_OF_NUMBERS = ("_Unsigned", "_FillValue", "missing_value", "valid_min", "valid_max", "valid_range")
 _SCANNED = 4096  # samples that are looked at in one go
 _BARE_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"  # that netCDF-4 writes
 
@@ -158,6 +159,20 @@ def _lacking(stored: Any, meant: StoredNumbers) -> str:
         first = start + int(lacking[0]) if first < 0 and len(lacking) else first
         count += len(lacking)
     return f"{count:,} of {len(stored):,} samples do, the first at index {first}"
+
+
+def check_without_meaning(path: Path, name: str, data_set: Any) -> None:
+    """Check that no attribute of a compound data set would change its numbers: of which parts is not said.
+
+    Raises:
+        DataError: there is one.
+    """
+    if there := [key for key in (*_OF_NUMBERS, "scale_factor", "add_offset") if key in data_set.attrs]:
+        raise DataError(
+            f"{path}: '{name}' has parts of a compound type, and must have no attribute that changes numbers, got "
+            f"{', '.join(map(repr, there))}: mask_and_scale=False reads the numbers as they are stored, and key=[...] "
+            "leaves the data set out"
+        )
 
 
 def is_netcdf4(file: Any, data_sets: Iterable[Any]) -> bool:

@@ -41,7 +41,7 @@ from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
 from descend.data.partitions import with_partitions
 from descend.data.paths import head
-from descend.data.table_cells import MISSING, csv_rows, is_any_number
+from descend.data.table_cells import MISSING, csv_rows, is_any_number, may_be_tiny
 from descend.data.table_header import has_names
 from descend.data.table_layout import (
     BEFORE_NAMES,
@@ -74,6 +74,7 @@ _FIRST_ROWS, _FEWEST_ROWS = 100, 5
 _LISTED = 6
 _COMMENT = re.compile(rb"^(?:\xef\xbb\xbf)?#", re.MULTILINE)
 _LOOKED_AT, _LONGEST_LOOK = 2**16, 2**24  # characters of the first rows; so many of the fewest of them
+_LONGEST_MARK = 512  # bytes at the end of a part, which go on in the next
 _THOUSANDS = {mark: re.compile(rf"[+-]?[1-9]\d{{0,2}}(?:[{mark}]\d{{3}})+") for mark in ".,"}
 _FRACTION = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:[.]\d{3})+|\d{1,3}(?:,\d{3})+)([.,])\d+(?:[eE][+-]?\d+)?")
 
@@ -258,29 +259,29 @@ def _missing(options: ReadOptions) -> frozenset[str]:
     return MISSING.union(options.missing or ())
 
 
-def _parse(path: Path, options: ReadOptions, quotes: QuoteCheck) -> Iterable[Any]:
+def _parse(path: Path, options: ReadOptions, bytes_of: _FileBytes) -> Iterable[Any]:
     settings = _settings(path, options)
     marks = {_NULL, *(options.missing or ())}
     with decompressed(path) as stream:
         if path.stat().st_size <= IN_MEMORY_BYTES and compression_of(path) is None:
             content = stream.read_buffer()
             parts = (bytes(content[start : start + BLOCK_BYTES]) for start in range(0, content.size, BLOCK_BYTES))
-            _follow_quotes(parts, settings.read["encoding"], quotes)
-            table = without_missing(_whole(content, settings), marks)
+            bytes_of.follow(parts)
+            table = without_missing(_whole(content, settings, bytes_of.tiny), marks)
             yield with_numbers(table, settings.convert["decimal_point"], _missing(options), options.text or ())
             return
-    yield from _in_blocks(path, settings, marks, quotes)
+    yield from _in_blocks(path, settings, marks, bytes_of)
 
 
-def _in_blocks(path: Path, settings: _Settings, marks: Collection[str], quotes: QuoteCheck) -> Iterable[Any]:
+def _in_blocks(path: Path, settings: _Settings, marks: Collection[str], bytes_of: _FileBytes) -> Iterable[Any]:
     """The batches of a large file, whose quotes and integers are checked as it is read."""
     arrow_csv = library("pyarrow.csv", "a table of text")
     with opened(path) as file:
-        _follow_quotes(iter(partial(file.read, BLOCK_BYTES), b""), settings.read["encoding"], quotes)
+        bytes_of.follow(iter(partial(file.read, BLOCK_BYTES), b""))
     inexact: set[str] = set()
     with decompressed(path) as stream:
         for batch in arrow_csv.open_csv(stream, **settings.made()):  # looks at the first block
-            inexact.update(inexact_columns(batch))
+            inexact.update(inexact_columns(batch, bytes_of.tiny))
             yield without_missing(batch, marks)
     if inexact:
         with decompressed(path) as stream:
@@ -291,17 +292,39 @@ def _in_blocks(path: Path, settings: _Settings, marks: Collection[str], quotes: 
                 first += len(batch)
 
 
-def _follow_quotes(parts: Iterable[bytes], encoding: str, quotes: QuoteCheck) -> None:
-    """Check the quotes of a whole file.
+class _FileBytes:
+    """Facts about the bytes of a file, which are gone through once.
 
-    Raises:
-        DataError: one is not closed.
+    Args:
+        encoding: Of the file.
+        quotes: Follow them as well.
+        marks: What the caller says is missing.
     """
-    if encoding.lower().replace("_", "-").startswith(("utf-16", "utf-32")):
-        parts = (text.encode() for text in codecs.iterdecode(parts, encoding, errors="replace"))
-    for part in parts:
-        quotes.add(part)
-    quotes.finish()
+
+    def __init__(self, encoding: str, quotes: QuoteCheck, marks: Collection[str]) -> None:
+        self._quotes, self._end, self._encoding = quotes, b"", encoding.lower().replace("_", "-")
+        self.absent = {mark for mark in marks if mark}  # which no cell is, as far as is seen
+        self.tiny = False  # whether there are numbers that float64 may make 0
+
+    def follow(self, parts: Iterable[bytes]) -> None:
+        """Go through a whole file.
+
+        Raises:
+            DataError: a quote is not closed.
+        """
+        encoding = self._encoding
+        if encoding.startswith(("utf-16", "utf-32")):
+            parts, encoding = (text.encode() for text in codecs.iterdecode(parts, encoding, errors="replace")), "utf-8"
+        forms = {mark: mark.encode(encoding, "replace") for mark in self.absent}
+        for part in parts:
+            self._quotes.add(part)
+            whole = self._end + part
+            self.tiny = self.tiny or may_be_tiny(whole)
+            for mark in [*self.absent]:
+                if forms[mark] in whole and re.search(rb"(?<!\w)%b(?!\w)" % re.escape(forms[mark]), whole):
+                    self.absent.remove(mark)
+            self._end = whole[-_LONGEST_MARK:]
+        self._quotes.finish()
 
 
 def _as_text(settings: _Settings, names: Sequence[str]) -> dict[str, Any]:
@@ -309,7 +332,7 @@ def _as_text(settings: _Settings, names: Sequence[str]) -> dict[str, Any]:
     return settings.made(include_columns=list(names), column_types=dict.fromkeys(names, kind), decimal_point=".")
 
 
-def _whole(content: Any, settings: _Settings) -> Any:
+def _whole(content: Any, settings: _Settings, tiny: bool) -> Any:
     """The table of a file, with types that hold all values."""
     arrow_csv = library("pyarrow.csv", "a table of text")
 
@@ -321,7 +344,7 @@ def _whole(content: Any, settings: _Settings) -> Any:
     except ValueError:  # again by one thread, which counts rows, so that the error has the number of the row
         settings.read["use_threads"] = False
         table = arrow_csv.read_csv(buffer(), **settings.made())
-    if names := inexact_columns(table):
+    if names := inexact_columns(table, tiny):
         texts = arrow_csv.read_csv(buffer(), **_as_text(settings, names))
         for name in names:
             check_exact(name, texts.column(name))
@@ -386,6 +409,8 @@ class _PlainTables:
         self._options = options
         self._used: dict[Path, tuple[TableCopy | None, ReadOptions]] = {}
         self._notes: dict[Path, str] = {}
+        self._absent = frozenset(options.missing or ())  # marks that no cell is, as far as is seen
+        self._without_comments = options.comment is not None
 
     def of(self, path: Path) -> tuple[Path, ReadOptions]:
         """The file that is parsed in place of another, and how; whether it has a header is known."""
@@ -404,6 +429,7 @@ class _PlainTables:
         separator = "\t" if between == BLANKS else between or options.separator or excel
         cells = separator or first_row(path, None, encoding, quote, escape)[0]
         copy = TableCopy(path, encoding, options.comment, quote, escape, between, cells)
+        self._without_comments = self._without_comments and not copy.comments
         if copy.notes:
             self._notes[path] = f"{path}: {'; '.join(copy.notes)}"
         own = replace(options, encoding=None, separator=separator)
@@ -413,7 +439,10 @@ class _PlainTables:
 
     def notes(self) -> list[str]:
         """Sentences on what is suspicious in the files that were parsed."""
-        return list(self._notes.values())
+        unused = [f"missing={shown(sorted(self._absent))} has no effect: no cell is that"] if self._absent else []
+        if self._without_comments:
+            unused.append(f"comment={shown(self._options.comment)} has no effect: no line begins with that")
+        return [*self._notes.values(), *unused]
 
     def parse(self, path: Path) -> Iterable[Any]:
         """See `TextTables`."""
@@ -432,7 +461,9 @@ class _PlainTables:
         encoding, quote = _encoding_of(plain, own.encoding), _quote(own)
         separator, cells = first_row(plain, own.separator, encoding, quote, own.escape)
         quotes = QuoteCheck(path, quote, separator, own.escape, len(cells))
-        yield from _parse(plain, own, quotes)
+        bytes_of = _FileBytes(encoding, quotes, self._absent)
+        yield from _parse(plain, own, bytes_of)
+        self._absent = bytes_of.absent
         if quotes.note is not None:
             self._notes[path] = f"{path}: {quotes.note}"
 

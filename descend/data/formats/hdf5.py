@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,10 +29,9 @@ from descend.data.arrow_columns import LENGTH
 from descend.data.concatenated import Pieces
 from descend.data.expansion import check_expansion
 from descend.data.file_format import FileFormat, library
-from descend.data.formats.cf_attributes import Meanings, is_bare_dimension, is_netcdf4
+from descend.data.formats.cf_attributes import Meanings, check_without_meaning, is_bare_dimension, is_netcdf4
 from descend.data.formats.hdf5_blocks import StoredRows
 from descend.data.nested_fields import part_of, parts_of
-from descend.data.numbered_texts import check_classes
 from descend.data.paths import arrays_of_role, role_of
 from descend.data.plain_arrays import native
 from descend.data.reader_protocol import Field
@@ -94,8 +92,6 @@ class HDF5Source:
         self.fields: Mapping[str, Field] = _with_lengths(found, self._ragged)
         self._pieces = Pieces(paths, counts)
         for name in list(found):
-            if found[name].dtype.kind == "U" and options.is_class(name):
-                self._number(name, options)
             if name in self._enums:
                 self._name(name, options)
 
@@ -134,7 +130,9 @@ class HDF5Source:
                 self.left_out[name] = str(error)
                 del self._names[name]
             else:
-                if options.mask_and_scale and name not in self._parts:
+                if options.mask_and_scale and name in self._parts:
+                    check_without_meaning(path, inside, stored)
+                elif options.mask_and_scale:
                     is_enum = name in self._enums
                     found[name] = self._meanings.field(path, name, stored, found[name], netcdf=netcdf, is_enum=is_enum)
         if options.key is None:
@@ -208,18 +206,6 @@ class HDF5Source:
                 raise DataError(f"'{name}' has other names of its numbers than in the first file")
         return Field(whole, native(np.empty(0, kind)).dtype)
 
-    def _number(self, name: str, options: ReadOptions) -> None:
-        """Turn the text of a field into classes."""
-        given = options.classes_of(name)
-        if given is None:
-            inside, parts = self._names[name], self._parts.get(name, ())
-            texts = (_texts(name, path, self._open(path)[inside], parts) for path in self._pieces.pieces)
-            counts = sum(texts, Counter[str]())
-            check_classes(f"'{name}'", list(counts.elements()))
-            given = sorted(counts)
-        self.classes[name] = given
-        self.fields = {**self.fields, name: Field(self.fields[name].shape, np.dtype(np.int64))}
-
     def _name(self, name: str, options: ReadOptions) -> None:
         """Give the names of an enumeration as classes; numbers from 0 up in place of others, where it is a class."""
         names, given = self._enums[name], options.classes_of(name)
@@ -278,17 +264,12 @@ class HDF5Source:
             return {name: padded, name + LENGTH: np.array([min(len(one), longest) for one in values], dtype=np.int64)}
         if name not in self._texts:
             values = self._meanings.values(path, name, stored, values)
-        if name in self._texts or name in self._enums:
-            return {name: self._numbered(name, values) if name in self.classes else values}
-        return {name: values}
+        return {name: self._numbered(name, values) if name in self._enums else values}
 
     def _numbered(self, name: str, values: Array) -> Array:
-        """The numbers of texts, or of the numbers of an enumeration, that are classes."""
-        numbers = {text: number for number, text in enumerate(self.classes[name])}
-        names = self._enums.get(name)
-        texts = values.reshape(-1).tolist()
-        if names is not None:
-            texts = [names.get(number, str(number)) for number in texts]
+        """The numbers of classes of an enumeration, from its own."""
+        numbers, names = {text: number for number, text in enumerate(self.classes[name])}, self._enums[name]
+        texts = [names.get(number, str(number)) for number in values.reshape(-1).tolist()]
         if unknown := [text for text in texts if text not in numbers]:
             raise ValueError(f"'{unknown[0]}' in '{name}' is none of its classes: {', '.join(numbers)}")
         return np.array([numbers[text] for text in texts], dtype=np.int64).reshape(values.shape)
@@ -315,30 +296,6 @@ def _part(stored: Any, parts: Sequence[str], at: slice | NDArray[np.int64]) -> A
     for part in parts[1:]:
         values = values[part]
     return values
-
-
-def _texts(name: str, path: Path, stored: Any, parts: Sequence[str]) -> Counter[str]:
-    """The different texts of a field in a file, and how often each comes.
-
-    Raises:
-        DataError: one is not in UTF-8.
-    """
-    found = Counter[bytes | str]()
-    for start in range(0, len(stored), _SCANNED):
-        found.update(np.asarray(_part(stored, parts, np.s_[start : start + _SCANNED])).reshape(-1).tolist())
-    try:
-        return Counter({_decoded(name, one): count for one, count in found.items()})
-    except ValueError as error:
-        index = next(i for i in range(len(stored)) if not _is_text(_part(stored, parts, np.s_[i : i + 1])))
-        raise DataError(f"{path}, index {index}: {error}") from error
-
-
-def _is_text(values: Any) -> bool:
-    try:
-        _as_text("", values)
-    except ValueError:
-        return False
-    return True
 
 
 def _as_text(name: str, values: Any) -> Array:

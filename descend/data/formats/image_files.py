@@ -25,7 +25,7 @@ from descend.data.paths import role_of, why_no_data
 from descend.data.pictures import is_image
 from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
-from descend.errors import ConfigurationError, DataError
+from descend.errors import ConfigurationError, DataError, warn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,9 +69,10 @@ class ImageFiles:
         self._form = form_of_images(
             len(paths), paths.__getitem__, options, lambda sample: str(paths[sample]), order=order
         )
-        self.kinds = {"image": self._form.kind}
+        self.kinds, self.notes = {"image": self._form.kind}, self._form.notes
         self.pixels = frozenset({"image"})
         self.classes: dict[str, list[str]] = {"label": list(classes)} if classes else {}
+        self.self_numbered = frozenset(self.classes if options.classes_of("label") is None else ())
         label = {} if self._labels is None else {"label": Field(self._labels.shape[1:], self._labels.dtype)}
         self.fields: Mapping[str, Field] = {"image": self._form.field, **label}
 
@@ -135,6 +136,8 @@ def _classes_beside(root: Path, names: Sequence[str]) -> list[str] | None:
             f"{root}: '{unknown[0]}' is none of the training images' classes, as '{min(own & known)}' is: say all by "
             "classes=[...], in the order of their numbers"
         )
+    if own and known and not own & known:
+        warn(f"{root}: no folder is called as a class of training ({min(known)}, ...): its own classes have numbers")
     return found if own and own <= known else None
 
 

@@ -22,6 +22,7 @@ from descend.data.expansion import compression_of, opened
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
 from descend.data.partitions import with_partitions
+from descend.data.table_cells import in_range, may_be_tiny
 from descend.data.table_numbers import EXACT, is_exact
 from descend.data.text_tables import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
 from descend.errors import DataError
@@ -82,6 +83,8 @@ def _check_rows(path: Path, rows: bytes, first: int) -> int:
             raise DataError(
                 f"{path}: row {first + numbers[at]} is nested more than {_DEEPEST} deep; write it with fewer levels"
             )
+    for at in range(len(ends)) if may_be_tiny(rows) else ():
+        _check_range(f"{path}: row {first + numbers[at]}", rows[begins[at] : ends[at]])
     colons = np.flatnonzero(characters == ord(":"))
     in_row = np.searchsorted(colons, ends) - np.searchsorted(colons, begins)
     for at in np.flatnonzero(in_row > MAX_KEYS).tolist():
@@ -93,6 +96,16 @@ def _check_rows(path: Path, rows: bytes, first: int) -> int:
     if _may_lack_keys([rows[begins[at] : ends[at]] for at in chosen]):
         _check_absent(path, rows, int(objects.sum()), first)
     return after
+
+
+def _check_range(place: str, row: bytes) -> None:
+    """Check that float64 has the numbers of a row."""
+    try:
+        json.loads(row if may_be_tiny(row) else b"0", parse_float=in_range)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):  # the parser says what is wrong
+        return
+    except ValueError as error:
+        raise DataError(f"{place}: {error}") from error
 
 
 def _may_lack_keys(some: Sequence[bytes]) -> bool:

@@ -46,11 +46,11 @@ from descend.data.expansion import DAMAGES, UNPACKED_BY, compression_of, opened
 from descend.data.file_format import IMAGE_OPTIONS, FileFormat
 from descend.data.formats.image_files import ENDINGS as IMAGE_ENDINGS
 from descend.data.image_survey import form_of_images
-from descend.data.numbered_texts import check_classes
 from descend.data.paths import skipped_line
 from descend.data.plain_arrays import native
 from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
+from descend.data.table_cells import in_range
 from descend.data.tar_index import ShardIndex, index_of
 from descend.errors import ConfigurationError, DataError, nearest
 
@@ -92,7 +92,7 @@ def _values(ending: str, content: bytes) -> dict[str, Any]:
     if kind == "npy":
         return {name: native(_array(content))}
     if kind == "json":
-        return dict(_parts(name, json.loads(content)))
+        return dict(_parts(name, json.loads(content, parse_float=in_range)))
     return {name: content}
 
 
@@ -139,28 +139,23 @@ class _Form:
         field: Of the sample, padded.
         image: How an image is decoded.
         length: To which the first dimension is padded or cut; None refuses other lengths.
-        classes: The number of each text, where the field is a class.
+        is_class: Whether text names a class, so that blanks and newlines around it do not count.
     """
 
     ending: str
     field: Field
     image: ImageForm | None = None
     length: int | None = None
-    classes: Mapping[str, int] | None = None
+    is_class: bool = False
 
     def fitted(self, name: str, value: Any) -> Array:
         """A value in the shape and type of the field."""
         if self.image is not None:
             return self.image.decode(value)
         if self.field.dtype.kind == "U":
-            if not isinstance(value, str):
+            if not isinstance(value, str) and name.rpartition(".")[2] not in _INTEGERS:
                 raise ValueError(f"'{name}' is {shown(value)}, and text in other samples")
-            return np.array(value)
-        if self.classes is not None:
-            value = str(value)
-            if value not in self.classes:
-                raise ValueError(f"{shown(value)} in '{name}' is none of its classes: {', '.join(self.classes)[:200]}")
-            return np.array(self.classes[value])
+            return np.array(str(value).strip() if self.is_class else str(value))
         array = np.asarray(math.nan if value is None and self.field.dtype.kind == "f" else value)
         if not np.can_cast(array.dtype, self.field.dtype, "same_kind"):
             raise ValueError(f"'{name}' is {shown(value)}, and the first samples have {self.field.dtype}")
@@ -243,9 +238,10 @@ class TarShards:
         self.left_out: dict[str, str] = {}
         self.kinds: dict[str, ImageKind] = {}
         self._forms = self._settled(self._chosen(there, options), options)
-        self.classes = {name: list(form.classes) for name, form in self._forms.items() if form.classes is not None}
+        self.class_texts = frozenset(name for name in self._forms if name.rpartition(".")[2] in _INTEGERS)
         self.pixels = frozenset(name for name, form in self._forms.items() if form.image)
         self.notes = self._notes(paths, shards) if options.columns is None else ()
+        self.notes += tuple(note for form in self._forms.values() if form.image for note in form.image.notes)
         ragged = {name + LENGTH: Field((), np.dtype(np.int64)) for name, form in self._forms.items() if form.length}
         self.fields: Mapping[str, Field] = {**{name: form.field for name, form in self._forms.items()}, **ragged}
 
@@ -379,27 +375,10 @@ class TarShards:
                 raise DataError(f"{self.place(0)}: '{name}' must have 64 bits, got {value}: write it as text")
             raise DataError(f"{self.place(0)}: '{name}' is a list whose parts differ in length")
         if dtype.kind == "U":
-            if not options.is_class(name) and name.rpartition(".")[2] not in _INTEGERS:
-                return _Form(ending, Field((), dtype))
-            given = options.classes_of(name)
-            if (ordered := given) is None:
-                texts = self._texts(name, ending)
-                check_classes(f"'{name}'", texts)
-                ordered = sorted(set(texts))
-            return _Form(ending, Field((), np.dtype(np.int64)), classes={text: i for i, text in enumerate(ordered)})
+            return _Form(ending, Field((), dtype), is_class=options.is_class(name))
         shape = np.asarray(value).shape
         length = options.length if shape else None
         return _Form(ending, Field((length, *shape[1:]) if length else shape, dtype), length=length)
-
-    def _texts(self, name: str, ending: str) -> list[str]:
-        """The texts of a field, of all samples that have one."""
-        found: list[str] = []
-        for sample in range(len(self)):
-            try:
-                found.append(str(_values(ending, self._content(sample, ending))[name]))
-            except Exception:  # likewise
-                continue
-        return found
 
     def _has(self, sample: int, ending: str) -> bool:
         shard, row = self._shards.piece_of(sample)
@@ -433,11 +412,9 @@ class TarShards:
         """The samples with these numbers."""
         return self._read(samples, self._forms)
 
-    def column(self, name: str) -> Array | None:
-        """A field of all samples, whose other members are not read."""
-        if name not in self._forms:
-            return None
-        return self._read(np.arange(len(self), dtype=np.int64), {name: self._forms[name]})[name]
+    def read_fields(self, samples: NDArray[np.int64], names: frozenset[str]) -> dict[str, Array]:
+        """Some fields of the samples, whose other members are not read."""
+        return self._read(samples, {name: form for name, form in self._forms.items() if {name, name + LENGTH} & names})
 
     def _read(self, samples: NDArray[np.int64], forms: Mapping[str, _Form]) -> dict[str, Array]:
         rows: dict[str, Any] = {
@@ -459,6 +436,11 @@ class TarShards:
             values: dict[str, Any] = {}
             for ending, content in contents[place].items():
                 values.update(_values(ending, content))
+            if new := next((name for name in values if name not in self._forms and name not in self.left_out), None):
+                raise ValueError(
+                    f"the sample has '{new}', which none of the first {_PROBED} samples has: write null there where it "
+                    "is missing, or leave it out of all"
+                )
             for name, form in forms.items():
                 if name not in values and form.field.dtype.kind != "f":
                     raise ValueError(f"the sample has no '{name}'")

@@ -11,7 +11,7 @@ from data.files import refusal, same
 
 from descend.data import read, text_tables
 from descend.data.formats.csv import first_row
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, DataError
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=30)
@@ -207,3 +207,39 @@ def test_compressed_tables(tmp_path, module):
     path = tmp_path / f"a.tsv.{'bz2' if module is bz2 else 'xz'}"
     path.write_bytes(module.compress(b"a\tb\n1\tx y\n2\tz\n"))
     same(read(path), {"a": np.array([1, 2]), "b": np.array(["x y", "z"])})
+
+
+@pytest.mark.parametrize(
+    ("options", "rest", "said"),
+    [
+        ({"missing": ["-999", "xx"]}, "-999,2\n", "missing=['xx'] has no effect: no cell is that"),
+        ({"missing": ["-999"]}, "-9990,2\n", "missing=['-999'] has no effect: no cell is that"),
+        ({"missing": ["-999"]}, '"-999",2\n', ""),
+        ({"comment": "%"}, "2,3\n", "comment='%' has no effect: no line begins with that"),
+        ({"comment": "%"}, "%2,3\n", ""),
+    ],
+)
+def test_options_that_match_nothing_are_said(tmp_path, options, rest, said):
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n" + rest)
+    assert read(tmp_path / "a.csv", **options).notes == ((said,) if said else ())
+    marks = options.get("missing", "%")
+    (tmp_path / "b.csv").write_text("%\na,b\n1,2\n" if marks == "%" else f"a,b\n-999,2\n3,{marks[-1]}\n")
+    assert not read([tmp_path / "a.csv", tmp_path / "b.csv"], **options).notes
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1.5E+309", "1e-400", "-2.4e-0324", "1" + "0" * 400, f"0.{'0' * 400}1"])
+@pytest.mark.parametrize("blocks", [False, True])
+def test_numbers_that_float64_does_not_have_are_named(tmp_path, number, blocks, monkeypatch):
+    if blocks:
+        monkeypatch.setattr("descend.data.formats.csv.IN_MEMORY_BYTES", 0)
+    (tmp_path / "a.csv").write_text(f"a,b\n1.5,1\n{number},2\n")
+    with pytest.raises(DataError, match="row 1, column 'a': a number must be in the range of float64, got "):
+        read(tmp_path / "a.csv")
+    same = read(tmp_path / "a.csv", text=["a"])
+    assert same.read(np.arange(2))["a"].tolist() == ["1.5", number]
+
+
+def test_numbers_at_the_ends_of_float64_are_read(tmp_path):
+    numbers = ["1e308", "-1.7976931348623157e308", "5e-324", "0e-400", "-0.0e999", "inf", "-inf"]
+    (tmp_path / "a.csv").write_text("a,b\n" + "".join(f"{number},x 1e-400\n" for number in numbers))
+    assert read(tmp_path / "a.csv").read(np.arange(7))["a"].tolist() == [float(number) for number in numbers]

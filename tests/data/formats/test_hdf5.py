@@ -224,8 +224,10 @@ def test_text_of_a_fixed_length_is_utf8_whatever_the_file_says(tmp_path):
     same(read(tmp_path / "a.h5"), {"m": np.array(texts).reshape(4, 1).repeat(2, 1), **truth})
     for name in truth:
         reader = read(tmp_path / "a.h5", target=name)
-        assert reader.classes[name] == sorted(texts)
-        assert reader.read(np.arange(4))[name].tolist() == [sorted(texts).index(text) for text in texts]
+        assert reader.classes[name] == ["né", "plain", "ß"]
+        assert reader.read(np.array([0, 1, 3]))[name].tolist() == [0, 2, 1]
+        with pytest.raises(DataError, match=f"sample 2 .*'{name}' names a class, and is missing"):
+            reader.read(np.arange(4))
 
 
 @pytest.mark.parametrize("name", ["t", "v", "r.t", "m"])
@@ -288,3 +290,21 @@ def test_numbers_in_texts_do_not_become_classes(tmp_path):
     with pytest.raises(DataError, match=r"'price': 'ERR' is no number, and 2 of 3 cells are: save numbers as numbers"):
         read(tmp_path / "a.h5", target="price")
     assert read(tmp_path / "a.h5", target="digit").classes == {"digit": ["0", "1"]}
+
+
+@pytest.mark.parametrize(
+    "key", ["_FillValue", "missing_value", "scale_factor", "add_offset", "valid_range", "_Unsigned"]
+)
+def test_attributes_of_compound_data_sets_that_would_change_numbers_are_refused(tmp_path, key):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["r"] = np.array([(1, 2.5), (3, 4.5)], [("a", "i2"), ("b", "f4")])
+        file["r"].attrs[key] = "true" if key == "_Unsigned" else 2.0
+        file["r"].attrs["units"] = "m"
+        file["x"] = [1.0, 2.0]
+    with pytest.raises(
+        DataError, match=f"a.h5: 'r' has parts of a compound type, .* got '{key}': mask_and_scale=False"
+    ):
+        read(tmp_path / "a.h5")
+    same(read(tmp_path / "a.h5", key=["x"]), {"x": np.array([1.0, 2.0])})
+    stored = {"r.a": np.array([1, 3], np.int16), "r.b": np.array([2.5, 4.5], np.float32), "x": np.array([1.0, 2.0])}
+    same(read(tmp_path / "a.h5", mask_and_scale=False), stored)

@@ -363,3 +363,11 @@ def test_classes_of_a_role_that_are_in_part_those_of_training_are_asked_about(tm
     assert given.column("label").tolist() == [1, 2]
     (tmp_path / "val" / "bee").rename(tmp_path / "val" / "dog")  # none is: other classes, as of few-shot learning
     assert read(tmp_path, role="validate").classes == {"label": ["cow", "dog"]}
+
+
+def test_folders_that_training_does_not_have_are_said(tmp_path):
+    for name in ("train/cat", "train/dog", "test/first", "test/second"):
+        (tmp_path / name).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / name / "0.png")
+    with pytest.warns(UserWarning, match=r"test: no folder is called as a class of training \(cat, ...\)"):
+        assert read(tmp_path, role="test").column("label").tolist() == [0, 1]

@@ -136,3 +136,14 @@ def test_a_table_by_columns_is_not_one_sample(tmp_path, table):
     """The forms that pandas' `to_json` has besides records."""
     (tmp_path / "a.json").write_text(json.dumps(table))
     assert "to_json(orient='records', lines=True)" in refusal(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    "rows", ['{"a": 1.5}\n{"a": 1e-400}\n', '[{"a": 1.5}, {"a": -2e-999}]', '{"a": 1}\n{"a": [1e400]}']
+)
+def test_numbers_that_float64_does_not_have_are_refused(tmp_path, rows):
+    (tmp_path / "a.json").write_text(rows)
+    with pytest.raises(DataError, match=r"a.json.*(row 1: a number must be in the range of float64, got '|row 1)"):
+        read(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text('{"a": 0e-400, "b": "1e-400"}\n{"a": 5e-324, "b": ""}\n')
+    assert read(tmp_path / "a.json").read(np.arange(2))["a"].tolist() == [0, 5e-324]

@@ -325,3 +325,14 @@ def test_an_integer_of_more_than_64_bits_is_named(tmp_path):
 def test_numbers_after_a_text_do_not_become_names_of_classes(tmp_path):
     contents = [b"x", *(str(number).encode() for number in range(12))]
     assert "'cls': 'x' is no number, and 12 of 13 cells are" in refusal(numbered(tmp_path / "a.tar", "cls", contents))
+
+
+def test_a_key_that_appears_behind_the_first_samples_is_an_error_of_its_sample(tmp_path):
+    rows = [{"json": '{"a": 1}', "cls": "1"}] * 64 + [{"json": '{"a": 1, "z": 2}', "cls": "1"}]
+    members = [(f"{i:03}.{ending}", content.encode()) for i, row in enumerate(rows) for ending, content in row.items()]
+    write(tmp_path / "a.tar", members)
+    reader = read(tmp_path / "a.tar")
+    assert reader.read(np.arange(64))["json.a"].tolist() == [1] * 64
+    with pytest.raises(DataError, match=r"sample 64 .*'json.z', which none of the first 64 samples has: write null"):
+        reader.read(np.arange(65))
+    assert reader.column("cls").tolist() == [1] * 65
