@@ -22,10 +22,10 @@ w is the parameter, g the gradient of the mini-batch mean, t the number of updat
 from __future__ import annotations
 
 import inspect
-import math
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
+from descend.arguments import check_number
 from descend.arguments.strict_keywords import canonical_names
 from descend.errors import ConfigurationError, GraphError, warn
 from descend.graph.enums import Exported
@@ -100,17 +100,11 @@ class Optimizer(Exported):
         return bool(self.rates) and not any(getattr(self, name) for name in self.rates)
 
     def problems(self) -> list[str]:
-        """What is wrong with the numbers: a negative or non-finite one, or a decay that is not below 1."""
-        found: list[str] = []
-        for name, kind in field_types(type(self), Optimizer).items():
-            value: Any = getattr(self, name)
-            if kind.base is not float:
-                continue
-            if not math.isfinite(value) or value < 0:
-                found.append(f"{type(self).__name__}.{name} is {value!r}; expected a finite number that is at least 0")
-            elif name in _FRACTIONS and value >= 1:
-                found.append(f"{type(self).__name__}.{name} is {value!r}; expected at least 0 and below 1")
-        return found
+        """The sentences about numbers that no rule can use: negative or not finite, or a decay that is not below 1."""
+        numbers = [name for name, kind in field_types(type(self), Optimizer).items() if kind.base is float]
+        below = {name: 1 if name in _FRACTIONS else None for name in numbers}
+        wrong = [check_number(name, getattr(self, name), at_least=0, below=below[name]) for name in numbers]
+        return [f"{type(self).__name__}: {problem}" for problem in wrong if problem]
 
 
 @_also_called(lr="learn_rate")
