@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
-from descend.arguments import check_bool, check_instance, check_integer, require
+from descend.arguments import check_bool, check_instance, check_integer, require, together
 from descend.data.samplers import as_sampler
 from descend.experiment.build import strategy_of
 from descend.experiment.field_roles import checked_targets
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
-    from descend.graph import AutomaticMixedPrecision, TorchModel
+    from descend.graph import AutomaticMixedPrecision, Optimizer, TorchModel
     from descend.train import Callback
     from descend.train.strategies.base import StrategyDescription
     from descend.train.strategies.majority_vote import MajorityVote
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["FitBatching", "FitConfig", "FitData", "FitDistribution", "FitNumerics", "documented", "fit_config"]
 
 _is_torch_model: Callable[[object], TypeIs[TorchModel]] = instance_check("descend.graph.torch_model", "TorchModel")
+_is_description: Callable[[object], TypeIs[Optimizer]] = instance_check("descend.graph.optimizers", "Optimizer")
 
 
 @dataclass(frozen=True)
@@ -237,43 +238,46 @@ def fit_config(**given: Any) -> FitConfig:
     Raises:
         ConfigurationError: all arguments that are wrong by themselves.
     """
-    for name in ("seed", "batch_size", "micro_batch_size", "batch_norm_group_size"):
-        given[name] = whole(given[name])
-    flags = ("verbose", "shuffle", "resume", "reset_optimizer", "weights_only", "shard_optimizer")
-    flags = (*flags, "deterministic", "check_ranks")
-    require(
-        []
-        if _is_torch_model(given["module"])
-        else check_instance(
-            "module",
-            given["module"],
-            torch.nn.Module,
-            "a torch.nn.Module",
-            remedy="a class must be called first" if isinstance(given["module"], type) else "",
-        ),
-        check_instance("stop=", given["stop"], Stop, "a criterion such as descend.Epochs(10)"),
-        check_instance("callbacks", given["callbacks"], (list, tuple), "a list, such as [descend.EMA()]"),
-        check_instance("transforms", given["transforms"], (list, tuple), "a list of gradient transforms"),
-        check_instance(
-            "algorithm", given["algorithm"], TrainingAlgorithm, "an algorithm such as descend.KFAC()", also=(None,)
-        ),
-        [check_bool(name, given[name]) for name in flags],
-        check_integer("seed", given["seed"], 0),
-        check_integer("micro_batch_size", given["micro_batch_size"], 1, also=(None, "auto")),
-        check_integer("batch_norm_group_size", given["batch_norm_group_size"], 1, also=(None,)),
-    )
-    given["targets"] = checked_targets(given["targets"])
-    given["sampler"] = as_sampler(given["sampler"])
-    keep_files = given["run_dir"] is not None or given["resume"]
-    groups: dict[str, Any] = {
-        "data": _taken(FitData, given),
-        "batching": _taken(FitBatching, given),
-        "numerics": _taken(FitNumerics, given),
-        "distribution": _taken(FitDistribution, given),
-        "options": _taken(RunOptions, {**given, "keep_files": keep_files, "working_dir": None}),
-    }
-    own = ("module", "loss", "optimizer", "stop", "seed", "callbacks", "metrics", "algorithm", "verbose")
-    return FitConfig(**{name: given[name] for name in own}, **groups)
+    with together():
+        for name in ("seed", "batch_size", "micro_batch_size", "batch_norm_group_size"):
+            given[name] = whole(given[name])
+        flags = ("verbose", "shuffle", "resume", "reset_optimizer", "weights_only", "shard_optimizer")
+        flags = (*flags, "deterministic", "check_ranks")
+        require(
+            []
+            if _is_torch_model(given["module"])
+            else check_instance(
+                "module",
+                given["module"],
+                torch.nn.Module,
+                "a torch.nn.Module",
+                remedy="a class must be called first" if isinstance(given["module"], type) else "",
+            ),
+            check_instance("stop=", given["stop"], Stop, "a criterion such as descend.Epochs(10)"),
+            check_instance("callbacks", given["callbacks"], (list, tuple), "a list, such as [descend.EMA()]"),
+            check_instance("transforms", given["transforms"], (list, tuple), "a list of gradient transforms"),
+            check_instance(
+                "algorithm", given["algorithm"], TrainingAlgorithm, "an algorithm such as descend.KFAC()", also=(None,)
+            ),
+            [check_bool(name, given[name]) for name in flags],
+            given["optimizer"].problems() if _is_description(given["optimizer"]) else [],
+            check_integer("seed", given["seed"], 0),
+            check_integer("batch_size", given["batch_size"], 1, also=(None,)),
+            check_integer("micro_batch_size", given["micro_batch_size"], 1, also=(None, "auto")),
+            check_integer("batch_norm_group_size", given["batch_norm_group_size"], 1, also=(None,)),
+        )
+        given["targets"] = checked_targets(given["targets"])
+        given["sampler"] = as_sampler(given["sampler"])
+        keep_files = given["run_dir"] is not None or given["resume"]
+        groups: dict[str, Any] = {
+            "data": _taken(FitData, given),
+            "batching": _taken(FitBatching, given),
+            "numerics": _taken(FitNumerics, given),
+            "distribution": _taken(FitDistribution, given),
+            "options": _taken(RunOptions, {**given, "keep_files": keep_files, "working_dir": None}),
+        }
+        own = ("module", "loss", "optimizer", "stop", "seed", "callbacks", "metrics", "algorithm", "verbose")
+        return FitConfig(**{name: given[name] for name in own}, **groups)
 
 
 def _taken(group: Any, given: Mapping[str, Any]) -> Any:

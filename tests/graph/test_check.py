@@ -91,8 +91,8 @@ weights { name: "w3" }
         "f.prototext:9:1: layer 'g': kind Unpooling is broken in LBANN, so no result could be right; "
         "use Upsample or Deconvolution",
         "f.prototext:7:1: layer 'f' (FullyConnected) names weights 'w2' that do not exist",
-        "f.prototext:13:22: weights 'w1': Adam.learn_rate is -1.0; expected a finite number that is at least 0",
-        "f.prototext:13:22: weights 'w1': Adam.beta1 is 1.0; expected at least 0 and below 1",
+        "f.prototext:13:22: weights 'w1': Adam: learn_rate must be a finite number >= 0, got -1.0",
+        "f.prototext:13:22: weights 'w1': Adam: beta1 must be a number >= 0 and < 1, got 1.0",
         "f.prototext:14:1: weights 'w3' are used by no layer; give them to one, or take them out",
     ]
 

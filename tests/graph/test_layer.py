@@ -67,7 +67,7 @@ def test_rates_that_no_rule_can_use(bad):
     with pytest.raises(ConfigurationError, match=rf"^the default optimizer: SGD\.learn_rate is {bad!r}"):
         g.check_optimizer(g.SGD(bad), "the default optimizer")
     with pytest.raises(
-        ConfigurationError, match=r"^f:1:1: the default optimizer: Adam\.beta2 is 1\.0; expected at least 0 and below 1"
+        ConfigurationError, match=r"^f:1:1: the default optimizer: Adam: beta2 must be a number >= 0 and < 1, got 1\.0"
     ):
         g.check_optimizer(g.Adam(0.1, 0.9, 1.0, where="f:1:1"), "the default optimizer")
 

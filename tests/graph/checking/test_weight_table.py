@@ -107,7 +107,7 @@ def test_the_check_of_a_table_names_every_weight_with_its_place():
     assert collected.found == [
         "f:3:1: layer 'fc' (FullyConnected) names weights 'ruledd' that do not exist; did you mean 'ruled'?",
         "f:1:1: weights 'stray' are used by no layer; give them to one, or take them out",
-        "f:2:1: weights 'ruled': SGD.learn_rate is -1.0; expected a finite number that is at least 0",
+        "f:2:1: weights 'ruled': SGD: learn_rate must be a finite number >= 0, got -1.0",
     ]
 
 
