@@ -70,7 +70,7 @@ def make_wide(folder: Path, samples: int) -> Path:
 
 
 def make_tar(folder: Path, samples: int) -> Path:
-    """Shards of members NUMBER.cls, a header and a block each; see `descend.data.tar_index` for the header."""
+    """Shards of members NUMBER.cls, a header and a block each; see `descend.data.formats.tar_index` for the header."""
     template = np.zeros(1024, np.uint8)
     for place, text in ((0, b"000000000.cls"), (100, b"0000644\0"), (108, b"0000000\0" * 2), (124, b"00000000001\0")):
         template[place : place + len(text)] = np.frombuffer(text, np.uint8)

@@ -565,9 +565,9 @@ def data(
     import json
 
     from descend.data.read_options import parsed_options
-    from descend.data.reading_speed import parsed_transforms
     from descend.data.survey import readers_of, survey
-    from descend.data.survey_page import as_html, as_json, as_text, text_parts
+    from descend.data.survey.page import as_html, as_json, as_text, text_parts
+    from descend.data.survey.speed import parsed_transforms
     from descend.errors import DataError
 
     options = parsed_options(option or ())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from descend.callbacks.name_fields import require, require_extra, words
-from descend.data.pictures import png_bytes
+from descend.data.images.pictures import png_bytes
 from descend.errors import ConfigurationError, missing_library
 from descend.files import escape
 from descend.graph.fields import described_openly

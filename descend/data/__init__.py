@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from descend.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from descend.data.batches import Batch, Batches, Feed, RankSlice, Samples
     from descend.data.description import (
         MESSAGES,
         ROLES,
@@ -32,12 +31,13 @@ if TYPE_CHECKING:
     )
     from descend.data.file_format import FileFormat, register
     from descend.data.files import FileReader, read
+    from descend.data.loading.batches import Batch, Batches, Feed, RankSlice, Samples
+    from descend.data.loading.torch_data import Loading, brings_batches, open_data
     from descend.data.normalization import normalize
     from descend.data.reader_protocol import Field, OpenReader, one_hot
     from descend.data.readers import ArrayReader, open_readers
     from descend.data.samplers import ClassBalancedSampler, Sampler, WeightedSampler
     from descend.data.splits import split
-    from descend.data.torch_data import Loading, brings_batches, open_data
     from descend.data.transformed import transform
     from descend.data.validate import check
 
@@ -82,7 +82,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "batches": ("Batch", "Batches", "Feed", "RankSlice", "Samples"),
+        "loading.batches": ("Batch", "Batches", "Feed", "RankSlice", "Samples"),
         "description": (
             "MESSAGES",
             "ROLES",
@@ -99,7 +99,7 @@ __getattr__, __dir__ = lazy_names(
         "readers": ("ArrayReader", "open_readers"),
         "samplers": ("ClassBalancedSampler", "Sampler", "WeightedSampler"),
         "splits": ("split",),
-        "torch_data": ("Loading", "brings_batches", "open_data"),
+        "loading.torch_data": ("Loading", "brings_batches", "open_data"),
         "transformed": ("transform",),
         "validate": ("check",),
     },

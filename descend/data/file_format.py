@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from descend.data.pictures import ImageKind
+    from descend.data.images.pictures import ImageKind
     from descend.data.reader_protocol import Array, Field
 
 __all__ = [

@@ -21,7 +21,7 @@ from descend.data.description import ROLES
 from descend.data.expansion import UNPACKED_BY, compression_of, plain_name
 from descend.data.file_format import FileFormat, FileSource, ReadOptions, added_formats, file_formats, options_of
 from descend.data.hugging_face import split_of_role
-from descend.data.image_survey import LOOKED_AT, spread
+from descend.data.images.survey import LOOKED_AT, spread
 from descend.data.numbered_texts import in_classes, with_numbers
 from descend.data.object_source import object_source
 from descend.data.paths import SourceFiles, head, is_path, of_role, training_beside
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from descend.data.pictures import ImageKind
+    from descend.data.images.pictures import ImageKind
     from descend.data.reader_protocol import Array, Field
 
 __all__ = ["FileReader", "ZippedSources", "format_of", "read"]

@@ -8,7 +8,7 @@ are read row by row like those of torch.
     ClassLabel       integers, with the names of the classes
     Image            images, also where the data set has only their paths
     Array2D ...      arrays of this shape
-    the rest         see `descend.data.arrow_columns`
+    the rest         see `descend.data.tables.arrow_columns`
 
 Source: https://huggingface.co/docs/datasets/about_arrow
 """
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from descend.data.arrow_source import ArrowSource, Chunk
     from descend.data.file_format import ReadOptions
-    from descend.data.pictures import ImageKind
+    from descend.data.images.pictures import ImageKind
+    from descend.data.tables.arrow_source import ArrowSource, Chunk
 
 __all__ = ["hugging_face_source", "is_hugging_face", "kinds_of_splits", "split_of_role"]
 
@@ -65,8 +65,8 @@ def split_of_role(data: Any, role: str) -> Any | None:
 
 def kinds_of_splits(splits: Mapping[str, Any]) -> tuple[tuple[str, ImageKind], ...]:
     """The kind of images that holds those of all splits, by field: all have one form."""
-    from descend.data.arrow_source import ArrowSource
     from descend.data.file_format import ReadOptions
+    from descend.data.tables.arrow_source import ArrowSource
 
     found: dict[str, ImageKind] = {}
     for part in splits.values():
@@ -83,7 +83,7 @@ class _Rows:
     def __init__(self, data: Any) -> None:
         how = getattr(data, "format", None)
         columns = cast("Mapping[str, Any]", how).get("columns") if isinstance(how, Mapping) else None
-        from descend.data.arrow_source import Chunk
+        from descend.data.tables.arrow_source import Chunk
 
         self._data = data.with_format("arrow", columns=columns) if columns else data.with_format("arrow")
         self.images = [name for name, kind in data.features.items() if type(kind).__name__ == "Image"]
@@ -106,8 +106,8 @@ class _Rows:
 
     def _plain(self, table: Any) -> Any:
         """A table without types of the library."""
-        from descend.data.arrow_columns import flattened
         from descend.data.file_format import library
+        from descend.data.tables.arrow_columns import flattened
 
         pa = library("pyarrow", "a data set of Hugging Face")
         table.validate(full=True)  # its cache may be damaged, and Arrow's functions trust offsets
@@ -136,8 +136,8 @@ def hugging_face_source(data: Any, options: ReadOptions) -> ArrowSource:
         MissingExtra: pyarrow is not installed.
         DataError: there are no samples, or no column can be read.
     """
-    from descend.data.arrow_source import ArrowSource
     from descend.data.file_format import IMAGE_OPTIONS, check_used
+    from descend.data.tables.arrow_source import ArrowSource
 
     check_used(f"a {type(data).__name__} with columns", {"columns", "length", "text"} | IMAGE_OPTIONS, options)
     if len(data) == 0:

@@ -9,7 +9,7 @@ a StreamingDataset of `streaming`       the same, with the samples of all ranks
 a DataLoader                            its data set with its collate function; its sampler and sizes are of no meaning
 an IterableDataset, a DataLoader of it  gone through once and held in memory, up to `MAX_GATHERED_BYTES`
 a Dataset or DatasetDict of `datasets`  see `descend.data.hugging_face`
-a data frame, a table of pyarrow        see `descend.data.table_source`
+a data frame, a table of pyarrow        see `descend.data.tables.frames`
 
 Fields have the names that they have in `fit`. No name of a library is looked at: an object is what its
 methods are.
@@ -25,12 +25,12 @@ import numpy as np
 
 from descend.data.file_format import check_used
 from descend.data.hugging_face import hugging_face_source, is_hugging_face, kinds_of_splits, split_of_role
-from descend.data.map_dataset import SamplePipeline, SampleReader
+from descend.data.loading.map_dataset import SamplePipeline, SampleReader
 from descend.data.nested_fields import as_rows
 from descend.data.plain_arrays import columns_of
 from descend.data.reader_protocol import Field
 from descend.data.readers import ArrayReader
-from descend.data.table_source import table_source
+from descend.data.tables.frames import table_source
 from descend.data.tensor_reader import is_table, tensor_reader
 from descend.errors import DataError, DescendError
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from descend.data.batches import Samples
     from descend.data.file_format import FileSource, ReadOptions
+    from descend.data.loading.batches import Samples
     from descend.data.reader_protocol import Array
 
 __all__ = ["MAX_GATHERED_BYTES", "ReaderSource", "WholeDataset", "has_numbers", "object_source"]

@@ -33,11 +33,11 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from descend.arguments import shown
-from descend.data.arrow_source import ArrowSource
 from descend.data.concatenated import Pieces
 from descend.data.file_format import library
 from descend.data.paths import check_mapped
 from descend.data.reader_protocol import Field
+from descend.data.tables.arrow_source import ArrowSource
 from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from descend.data.arrow_source import TableFiles
     from descend.data.file_format import FileSource, ReadOptions
     from descend.data.reader_protocol import Array
+    from descend.data.tables.arrow_source import TableFiles
 
 __all__ = [
     "IGNORED",

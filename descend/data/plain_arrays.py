@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from descend.data.table_cells import count_texts
+from descend.data.tables.cells import count_texts
 from descend.errors import DataError
 
 if TYPE_CHECKING:

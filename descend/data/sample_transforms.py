@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from descend.data.counter_rng import Draws, key_of
-from descend.data.read_threads import in_threads
+from descend.data.loading.read_threads import in_threads
 from descend.data.transforms import RESCALES, MixingTransform
 from descend.errors import DataError
 

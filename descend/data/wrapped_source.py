@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from descend.data.file_format import FileSource
-    from descend.data.pictures import ImageKind
+    from descend.data.images.pictures import ImageKind
     from descend.data.reader_protocol import Array, Field
 
 __all__ = ["WrappedSource"]

@@ -15,7 +15,7 @@ import torch
 
 from descend.callbacks.console import say
 from descend.data import Batches
-from descend.data.torch_data import in_processes
+from descend.data.loading.torch_data import in_processes
 from descend.errors import warn
 from descend.experiment.batch_norm import share_unit
 from descend.experiment.build import build_run, check_names, say_what_is_skipped

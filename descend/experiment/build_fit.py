@@ -12,9 +12,9 @@ import torch
 from descend.callbacks import Print, ProgressLines
 from descend.callbacks.console import say
 from descend.data import Batches, Loading, open_data
-from descend.data.map_dataset import SampleReader
+from descend.data.loading.map_dataset import SampleReader
+from descend.data.loading.torch_data import files_of_feed
 from descend.data.tensor_reader import TensorReader
-from descend.data.torch_data import files_of_feed
 from descend.errors import ConfigurationError, DataError, warn
 from descend.experiment.batch_norm import share_unit
 from descend.experiment.build import build_run, check_names, say_what_is_skipped, usual_transforms

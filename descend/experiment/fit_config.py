@@ -41,7 +41,7 @@ class FitData:
 
     Attributes:
         data: What to train on: a torch Dataset or DataLoader, a tuple of tensors or arrays, a reader, a list of
-            batches, an iterable, or a function that returns one. See `descend.data.torch_data`. A dictionary by
+            batches, an iterable, or a function that returns one. See `descend.data.loading.torch_data`. A dictionary by
             role, `{"train": ..., "validation": ...}` or as `descend.data.split` makes it, has the others as well.
         valid: Data to evaluate after each epoch.
         test: Data to evaluate once at the end.

@@ -21,9 +21,9 @@ from descend.arguments import require, shown
 from descend.arguments.strict_keywords import strict_keywords
 from descend.callbacks.console import say
 from descend.data import Loading, brings_batches, open_data
-from descend.data.map_dataset import SampleReader
+from descend.data.loading.map_dataset import SampleReader
+from descend.data.loading.torch_data import files_of_feed
 from descend.data.numbered_texts import self_numbered
-from descend.data.torch_data import files_of_feed
 from descend.errors import ConfigurationError, DataError, nearest
 from descend.experiment.field_roles import TARGET_NAMES, checked_targets, classes_of_module
 from descend.experiment.fit import device_of

@@ -18,7 +18,7 @@ import torch
 
 from descend.callbacks.console import is_muted, muted
 from descend.data import Batches
-from descend.data.batch_iterable import BatchIterable
+from descend.data.loading.batch_iterable import BatchIterable
 from descend.data.nested_fields import digest_of, spread
 from descend.errors import ConfigurationError, DescendError, warn
 from descend.runtime.checksums import bits_sum

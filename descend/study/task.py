@@ -29,8 +29,8 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subse
 
 from descend.arguments import shown
 from descend.data import Loading, open_data
+from descend.data.loading.torch_data import files_of_feed
 from descend.data.plain_arrays import plain_collate, plain_tensor, widened
-from descend.data.torch_data import files_of_feed
 from descend.errors import ConfigurationError, nearest
 from descend.experiment.build import say_what_is_skipped
 from descend.experiment.field_roles import TARGET_NAMES, checked_targets, join_columns, takes_one

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from descend.data import Batches
-from descend.data.map_dataset import SampleReader
+from descend.data.loading.map_dataset import SampleReader
 from descend.errors import StorageError, warn
 from descend.runtime import flatten
 from descend.train.callback import given_back, kept

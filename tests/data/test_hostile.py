@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from data.files import refusal
 
-from descend.data import arrow_columns, expansion, read, tar_members
-from descend.data.formats import arrow, hdf5, npy, parquet
+from descend.data import expansion, read
+from descend.data.formats import arrow, hdf5, npy, parquet, tar_members
+from descend.data.tables import arrow_columns
 from descend.errors import DataError
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import Subset, TensorDataset
 
-from descend.data.batches import Batches
+from descend.data.loading.batches import Batches
 from descend.data.tensor_reader import is_array, tensor_reader
 from descend.errors import DataError
 

@@ -9,7 +9,7 @@ from toys import Regression
 import descend
 from descend.callbacks.console import quiet
 from descend.data import ArrayReader, Batches
-from descend.data.batch_iterable import BatchIterable
+from descend.data.loading.batch_iterable import BatchIterable
 from descend.errors import ConfigurationError, DataError
 from descend.experiment.build import build_run
 from descend.experiment.ranks import require_same_configuration, sample_digests

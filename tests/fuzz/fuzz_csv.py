@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import descend.data
-from descend.data.table_cells import MISSING
+from descend.data.tables.cells import MISSING
 from tests.fuzz.harness import main
 from tests.fuzz.mutations import other_bytes
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from descend.data.arrow_columns import class_names, flattened
-from descend.data.arrow_messages import batch_forms
-from descend.data.arrow_source import MAX_COLUMNS, Chunk
 from descend.data.file_format import IMAGE_OPTIONS, FileFormat, library
-from descend.data.joined_schemas import in_schema, joined_schema
 from descend.data.packed_text import samples_of_tables
-from descend.data.partitions import with_partitions
 from descend.data.paths import check_mapped, head
+from descend.data.tables.arrow_columns import class_names, flattened
+from descend.data.tables.arrow_messages import batch_forms
+from descend.data.tables.arrow_source import MAX_COLUMNS, Chunk
+from descend.data.tables.joined_schemas import in_schema, joined_schema
+from descend.data.tables.partitions import with_partitions
 from descend.errors import DataError
 
 if TYPE_CHECKING:

@@ -1,10 +1,10 @@
 """Tables of text: comma-separated values and their relatives, plain or compressed by gzip. A field for each column.
 
 separator   "," unless another of ; tab | is commoner in the first line; a tab for the ending .tsv; runs of blanks where
-            these make columns of numbers, see `descend.data.table_layout`, or separator=" "
+            these make columns of numbers, see `descend.data.tables.layout`, or separator=" "
 blanks      a space behind each separator, and one before it, is no part of a cell where the first line has them
 header      the first row has names where none of its cells is a number, or where the rows below it show that numbers
-            are names, see `descend.data.table_header`; without names columns are "0", "1", ...
+            are names, see `descend.data.tables.header`; without names columns are "0", "1", ...
 names       a column without a name between others that have one is left out: pandas writes its row numbers so; as is
             the first one where the first row has a cell less than the others, as R writes names of rows
             a # before the names, which NumPy's `savetxt` writes, is no part of the first one
@@ -34,16 +34,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.arguments import shown
-from descend.data.arrow_source import MAX_COLUMNS
-from descend.data.bad_rows import repaired_csv
 from descend.data.expansion import compression_of, opened, plain_name
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
-from descend.data.partitions import with_partitions
 from descend.data.paths import head
-from descend.data.table_cells import MISSING, csv_rows, is_any_number, may_be_tiny
-from descend.data.table_header import has_names
-from descend.data.table_layout import (
+from descend.data.tables.arrow_source import MAX_COLUMNS
+from descend.data.tables.bad_rows import repaired_csv
+from descend.data.tables.cells import MISSING, csv_rows, is_any_number, may_be_tiny
+from descend.data.tables.header import has_names
+from descend.data.tables.layout import (
     BEFORE_NAMES,
     BLANKS,
     SEPARATORS,
@@ -53,18 +52,19 @@ from descend.data.table_layout import (
     lacks_a_name,
     separator_by_commas,
 )
-from descend.data.table_lines import TableCopy, excel_separator
-from descend.data.table_numbers import check_exact, inexact_columns, with_numbers, without_missing
-from descend.data.table_quotes import QuoteCheck
-from descend.data.text_tables import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
+from descend.data.tables.lines import TableCopy, excel_separator
+from descend.data.tables.numbers import check_exact, inexact_columns, with_numbers, without_missing
+from descend.data.tables.partitions import with_partitions
+from descend.data.tables.quotes import QuoteCheck
+from descend.data.tables.text import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
 from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from descend.data.bad_rows import Repaired
     from descend.data.file_format import FileSource, ReadOptions
+    from descend.data.tables.bad_rows import Repaired
 
 __all__ = ["FILE_FORMATS", "first_row"]
 

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.arguments import shown
-from descend.data.arrow_columns import LENGTH
 from descend.data.concatenated import Pieces
 from descend.data.expansion import check_expansion
 from descend.data.file_format import FileFormat, library
@@ -35,6 +34,7 @@ from descend.data.nested_fields import part_of, parts_of
 from descend.data.paths import arrays_of_role, role_of
 from descend.data.plain_arrays import native
 from descend.data.reader_protocol import Field
+from descend.data.tables.arrow_columns import LENGTH
 from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.data.paths import check_mapped
-from descend.data.spilled_columns import SpilledColumns
+from descend.data.tables.spilled_columns import SpilledColumns
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

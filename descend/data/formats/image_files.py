@@ -5,7 +5,7 @@ a list      a text file whose lines are "PATH LABEL" or "PATH,LABEL"; paths are 
             and "label" (an integer, several with blanks between them, or text that names a class); without labels on
             all lines only "image"
 
-Images are arrays (channels, height, width), see `descend.data.pictures`.
+Images are arrays (channels, height, width), see `descend.data.images.pictures`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from descend.data.file_format import IMAGE_OPTIONS, FileFormat
-from descend.data.image_survey import LOOKED_AT, form_of_images
+from descend.data.images.pictures import is_image
+from descend.data.images.survey import LOOKED_AT, form_of_images
+from descend.data.loading.read_threads import in_threads
 from descend.data.numbered_texts import check_classes
 from descend.data.paths import role_of, why_no_data
-from descend.data.pictures import is_image
-from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
 from descend.errors import ConfigurationError, DataError, warn
 

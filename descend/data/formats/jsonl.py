@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import numpy as np
 
 from descend.arguments import shown
-from descend.data.bad_rows import repaired_jsonl
 from descend.data.expansion import compression_of, opened
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
-from descend.data.partitions import with_partitions
-from descend.data.table_cells import in_range, may_be_tiny
-from descend.data.table_numbers import EXACT, is_exact
-from descend.data.text_tables import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
+from descend.data.tables.bad_rows import repaired_jsonl
+from descend.data.tables.cells import in_range, may_be_tiny
+from descend.data.tables.numbers import EXACT, is_exact
+from descend.data.tables.partitions import with_partitions
+from descend.data.tables.text import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
 from descend.errors import DataError
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Parquet files: a field for each column; row groups are read when a sample of theirs is.
 
-Folders called NAME=VALUE are columns as well, see `descend.data.partitions`.
+Folders called NAME=VALUE are columns as well, see `descend.data.tables.partitions`.
 
 A row group has to be decoded for any row of it, and in random order the first batch has rows of most of them. So it
 takes its rows while the groups are decoded, and nothing else is kept; only then columns are decoded to be kept, in
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from descend.data.arrow_columns import class_names, empty_table, flattened
-from descend.data.arrow_source import MAX_COLUMNS, Chunk
 from descend.data.expansion import FREE_BYTES, check_expansion
 from descend.data.file_format import IMAGE_OPTIONS, FileFormat, library
-from descend.data.joined_schemas import in_schema, joined_schema
 from descend.data.packed_text import samples_of_tables
-from descend.data.parquet_footer import TRAILER_BYTES, column_chunks
-from descend.data.partitions import with_partitions
+from descend.data.tables.arrow_columns import class_names, empty_table, flattened
+from descend.data.tables.arrow_source import MAX_COLUMNS, Chunk
+from descend.data.tables.joined_schemas import in_schema, joined_schema
+from descend.data.tables.parquet_footer import TRAILER_BYTES, column_chunks
+from descend.data.tables.partitions import with_partitions
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from descend.data.file_format import FileSource, ReadOptions
-    from descend.data.parquet_footer import ColumnChunk
+    from descend.data.tables.parquet_footer import ColumnChunk
 
 __all__ = ["FILE_FORMATS", "MAX_GROUP_ROWS", "ParquetFiles"]
 

@@ -40,18 +40,18 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from descend.arguments import shown
-from descend.data.arrow_columns import LENGTH
 from descend.data.concatenated import Pieces
 from descend.data.expansion import DAMAGES, UNPACKED_BY, compression_of, opened
 from descend.data.file_format import IMAGE_OPTIONS, FileFormat
 from descend.data.formats.image_files import ENDINGS as IMAGE_ENDINGS
-from descend.data.image_survey import form_of_images
+from descend.data.formats.tar_index import ShardIndex, index_of
+from descend.data.images.survey import form_of_images
+from descend.data.loading.read_threads import in_threads
 from descend.data.paths import skipped_line
 from descend.data.plain_arrays import native
-from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
-from descend.data.table_cells import in_range
-from descend.data.tar_index import ShardIndex, index_of
+from descend.data.tables.arrow_columns import LENGTH
+from descend.data.tables.cells import in_range
 from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from descend.data.file_format import ReadOptions
-    from descend.data.pictures import ImageForm, ImageKind
+    from descend.data.images.pictures import ImageForm, ImageKind
     from descend.data.reader_protocol import Array
 
 __all__ = ["FILE_FORMATS", "TarShards"]

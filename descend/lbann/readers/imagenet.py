@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from descend.data.pictures import decoded
+from descend.data.images.pictures import decoded
 from descend.data.reader_protocol import Field, Format, one_hot
 from descend.errors import ConfigurationError, DataError
 from descend.lbann.readers.locations import FOLDERS, folders, located

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, final
 
 import torch
 
-from descend.data.batch_iterable import BatchIterable
+from descend.data.loading.batch_iterable import BatchIterable
 from descend.machine import as_double
 from descend.torch_private import run_backward
 from descend.train.memory import out_of_memory

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from descend.data import Batch
-    from descend.data.batch_iterable import BatchIterable
+    from descend.data.loading.batch_iterable import BatchIterable
     from descend.runtime import Communicator
 
 __all__ = ["compared"]

@@ -24,7 +24,7 @@ from descend import errors
 from descend.arguments import shown
 from descend.arguments.strict_keywords import StrictKeywords
 from descend.data import Batch, Batches
-from descend.data.map_dataset import SampleReader
+from descend.data.loading.map_dataset import SampleReader
 from descend.errors import ConfigurationError, DescendError, LostPeer, Unsupported
 from descend.train.algorithms import BatchedIterativeOptimizer
 from descend.train.callback import Callbacks

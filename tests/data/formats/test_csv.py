@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from data.files import refusal, same
 
-from descend.data import read, text_tables
+from descend.data import read
 from descend.data.formats.csv import first_row
+from descend.data.tables import text as text_tables
 from descend.errors import ConfigurationError, DataError
 
 RNG = np.random.default_rng(0)

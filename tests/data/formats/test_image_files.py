@@ -222,7 +222,7 @@ def test_images_of_8_and_of_16_bits_have_16(tmp_path):
 
 
 def test_an_image_among_thousands_that_was_not_looked_at_is_an_error_that_names_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("descend.data.image_survey.LOOKED_AT", 2)
+    monkeypatch.setattr("descend.data.images.survey.LOOKED_AT", 2)
     saved(tmp_path, a=GREY, b=PIXELS[0], c=GREY, d=GREY)
     text = refusal(tmp_path)
     assert f"sample 1 of reader 'images' for 'train' ({tmp_path / 'b' / '0.png'}) cannot be read" in text
@@ -234,7 +234,7 @@ def test_an_image_among_thousands_that_was_not_looked_at_is_an_error_that_names_
 
 
 def test_the_form_of_a_long_list_does_not_depend_on_its_order(tmp_path, monkeypatch):
-    for module in ("descend.data.image_survey", "descend.data.formats.image_files"):
+    for module in ("descend.data.images.survey", "descend.data.formats.image_files"):
         monkeypatch.setattr(f"{module}.LOOKED_AT", 3)
     saved(tmp_path, **{f"{number:02}": PIXELS[0] if number == 10 else GREY for number in range(21)})
     draw, forms = np.random.default_rng(0), set()

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from data.files import refusal, same
 
-from descend.data import read, text_tables
+from descend.data import read
 from descend.data.formats import jsonl
+from descend.data.tables import text as text_tables
 from descend.errors import DataError
 
 LINES = [

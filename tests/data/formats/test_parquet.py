@@ -11,8 +11,9 @@ import pytest
 from data.files import refusal, same
 from PIL import Image
 
-from descend.data import arrow_source, read
+from descend.data import read
 from descend.data.formats import parquet
+from descend.data.tables import arrow_source
 from descend.errors import DataError
 
 N = 50

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from data.files import refusal, same
-from data.test_tar_index import write
+from data.formats.test_tar_index import write
 from PIL import Image
 from system_needs import library
 

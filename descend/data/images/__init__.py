@@ -1,0 +1,1 @@
+"""Images: decoding, and the form that all images of a data set share."""

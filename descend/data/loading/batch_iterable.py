@@ -1,0 +1,175 @@
+"""Batches made by the user: a list of them, an iterable that can be iterated repeatedly, or a function."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from descend.data.loading.batches import Batch, share
+from descend.data.nested_fields import as_rows, digest_of, spread
+from descend.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from torch import Tensor
+
+__all__ = ["BatchIterable"]
+
+
+_COMPARED = 64  # batches of a list that ranks compare
+
+
+class BatchIterable:
+    """Batches in the order in which the source yields them.
+
+    The sizes of an epoch are known from the beginning for a list and after the first epoch for anything else. A run
+    that is resumed within an epoch reads the first batches again and discards them; of a list it skips them.
+
+    Args:
+        source: A list or tuple of batches; an object whose `iter()` starts over each time; a function without
+            arguments, or with the number of the epoch, that returns an iterable.
+        batch_size: Size of every batch but the last; None takes them as they are.
+        role: What the samples are for.
+        rank: This rank, which takes its share of each batch.
+        ranks: Number of ranks.
+        unit: Samples of a batch that stay together on one rank.
+
+    Attributes:
+        digests: With several ranks, hashes of batches that are spread over a list, by "batch N"; of nothing else.
+        digest: With several ranks a hash of the first batch that was read of anything but a list; None before that.
+        is_compared: Whether ranks have compared that first batch.
+
+    Raises:
+        ConfigurationError: the source can be iterated only once.
+        DataError: a list is empty, or a batch is of another size.
+    """
+
+    digest: str | None = None
+    is_compared: bool = False
+
+    def __init__(
+        self,
+        source: Iterable[Any] | Callable[..., Iterable[Any]],
+        batch_size: int | None,
+        role: str,
+        rank: int = 0,
+        ranks: int = 1,
+        unit: int = 1,
+    ) -> None:
+        self._open = _opener(source)
+        self._list = source if isinstance(source, (list, tuple)) else None
+        self.batch_size = batch_size
+        self.role = role
+        self.rank = rank
+        self.ranks = ranks
+        self.unit = unit
+        self._sizes: list[int] | None = None
+        self.digests: dict[str, str] = {}
+        if self._list is not None:
+            rows = [as_rows(batch, self._place(step)) for step, batch in enumerate(self._list)]
+            self._sizes = [_length(row) for row in rows]
+            if ranks > 1 and rows:
+                self.digests = {f"batch {i}": digest_of(rows[i]) for i in spread(len(rows), _COMPARED).tolist()}
+            self._check_some(len(self._sizes), 0)
+            for step, size in enumerate(self._sizes):
+                self._check_size(size, step, step == len(self._sizes) - 1)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether all batches are there from the beginning."""
+        return self._list is not None
+
+    @property
+    def num_samples(self) -> int | None:
+        """See `Feed.num_samples`."""
+        return None if self._sizes is None else sum(self._sizes)
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """See `Feed.steps_per_epoch`."""
+        return None if self._sizes is None else len(self._sizes)
+
+    @property
+    def first_size(self) -> int | None:
+        """See `Feed.first_size`."""
+        return self.batch_size if self._sizes is None else self._sizes[0]
+
+    @property
+    def last_size(self) -> int | None:
+        """See `Feed.last_size`."""
+        return None if self._sizes is None else self._sizes[-1]
+
+    def epoch(self, epoch: int, start_step: int = 0, start_sample: int | None = None) -> Generator[Batch, None, None]:
+        """See `Feed.epoch`."""
+        sizes: list[int] = [] if self._list is None else list(self._sizes or [])[:start_step]
+        batches = iter(self._opened(epoch)) if self._list is None else iter(self._list[start_step:])
+        step = len(sizes)
+        following = next(batches, None)
+        while following is not None:
+            batch, following = following, next(batches, None)
+            rows = as_rows(batch, self._place(step))
+            if self.ranks > 1 and self.digest is None and self._list is None:
+                self.digest = digest_of(rows)
+            size = _length(rows)
+            self._check_size(size, step, following is None)
+            if step >= start_step:
+                yield self._batch(rows, epoch, step, sum(sizes), size, following is None)
+            sizes.append(size)
+            step += 1
+        self._check_some(step, epoch)
+        self._sizes = sizes
+
+    def _batch(self, rows: dict[str, Tensor], epoch: int, step: int, first: int, size: int, last: bool) -> Batch:
+        begin, end = share(size, self.rank, self.ranks, self.unit)
+        fields = {name: row[begin:end] for name, row in rows.items()}
+        return Batch(fields, np.arange(first + begin, first + end, dtype=np.int64), epoch, step, size, last, begin)
+
+    def _opened(self, epoch: int) -> Iterable[Any]:
+        opened = self._open(epoch)
+        if not hasattr(opened, "__iter__"):
+            raise DataError(
+                f"the function for '{self.role}' must return an iterable of batches, got a {type(opened).__name__}"
+            )
+        return opened
+
+    def _place(self, step: int) -> str:
+        return f"batch {step} for '{self.role}'"
+
+    def _check_size(self, size: int, step: int, last: bool) -> None:
+        wanted = self.batch_size
+        if wanted is None or size == wanted or (last and 0 < size < wanted):
+            return
+        raise DataError(
+            f"{self._place(step)} has {size} samples and batch_size is {wanted}: make them equal (the last batch of an "
+            "epoch may be smaller), or pass batch_size=None to take the batches as they are"
+        )
+
+    def _check_some(self, steps: int, epoch: int) -> None:
+        if steps == 0:
+            raise DataError(
+                f"epoch {epoch} for '{self.role}' has 0 batches, and at least 1 is needed; if the first epoch had "
+                "some, pass a list or a function that opens the data again"
+            )
+
+
+def _length(rows: dict[str, Tensor]) -> int:
+    return len(next(iter(rows.values())))
+
+
+def _opener(source: Any) -> Callable[[int], Iterable[Any]]:
+    """A function from the number of an epoch to its batches."""
+    if hasattr(source, "__iter__"):
+        if hasattr(source, "__next__"):
+            raise ConfigurationError(
+                f"the data are a {type(source).__name__}, which can be iterated only once, and every epoch needs them "
+                "again: pass a list of batches, or the function that makes the generator, without calling it"
+            )
+        return lambda epoch: source
+    if isinstance(source, type):
+        raise ConfigurationError(
+            f"the data are the class {source.__name__}: pass an object of it, or a function that returns batches"
+        )
+    return source if inspect.signature(source).parameters else lambda epoch: source()

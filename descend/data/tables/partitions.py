@@ -1,0 +1,163 @@
+"""Columns whose values are in the names of folders: `year=2024/kind=a/part-0.parquet`, as pandas, Spark and pyarrow
+write tables that are partitioned by columns.
+
+Values are integers where those of all files are, else text; "__HIVE_DEFAULT_PARTITION__" is a missing value, and
+characters that a path cannot have are written as %XX.
+
+Source: https://arrow.apache.org/docs/python/generated/pyarrow.dataset.HivePartitioning.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote
+
+from descend.arguments import shown
+from descend.data.file_format import library
+from descend.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from descend.data.tables.arrow_source import Chunk, TableFiles
+
+__all__ = ["PartitionedFiles", "with_partitions"]
+
+_MISSING = "__HIVE_DEFAULT_PARTITION__"
+
+
+class PartitionedFiles:
+    """Tables with a column more for each part NAME=VALUE of their paths; see `TableFiles`.
+
+    Args:
+        files: The tables.
+        values: For each file its values by the names of columns; None where one is missing.
+    """
+
+    def __init__(self, files: TableFiles, values: Mapping[Path, Mapping[str, int | str | None]]) -> None:
+        arrow = library("pyarrow", "a table")
+        self._files, self._values = files, values
+        stored = frozenset(files.schema.names)  # some programs write such a column into the files as well
+        self._names = [name for name in next(iter(values.values())) if name not in stored]
+        self._twice = [name for name in next(iter(values.values())) if name in stored]
+        self.decodes = getattr(files, "decodes", False)
+        self.class_names: Mapping[str, Sequence[str]] = getattr(files, "class_names", {})
+        self.left_out: Mapping[str, str] = getattr(files, "left_out", {})
+        self.notes: Sequence[str] = getattr(files, "notes", ())
+        self.untyped: bool = getattr(files, "untyped", False)
+        self.bad: Mapping[int, str] = getattr(files, "bad", {})
+        self.bytes_are: str = getattr(files, "bytes_are", "bytes that are no images")
+        own = files.schema
+        for name in self._names:
+            numbers = any(isinstance(of[name], int) for of in values.values())
+            own = own.append(arrow.field(name, arrow.int64() if numbers else arrow.string()))
+        self.schema: Any = own
+
+    @property
+    def chunks(self) -> Sequence[Chunk]:
+        """Those of the files."""
+        return self._files.chunks
+
+    def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
+        """Some columns of a chunk."""
+        # Without a column of the file there is none that says how many rows there are.
+        stored = [name for name in columns if name not in self._names]
+        return self._with_values(chunk, columns, self._files.load(chunk, stored) if stored else None, chunk.rows)
+
+    def scan(self, chunk: Chunk, rows: NDArray[np.int64], columns: Sequence[str]) -> Any:
+        """Some rows of a chunk, of files that can give them."""
+        stored = [name for name in columns if name not in self._names]
+        table = cast("Any", self._files).scan(chunk, rows, stored) if stored else None
+        return self._with_values(chunk, columns, table, len(rows))
+
+    def _with_values(self, chunk: Chunk, columns: Sequence[str], table: Any, rows: int) -> Any:
+        arrow = library("pyarrow", "a table")
+        found = {} if table is None else {name: table.column(name) for name in table.column_names}
+        for name in (name for name in self._twice if name in found):
+            _check_alike(name, self._values[chunk.path][name], found[name])
+        for name in columns:
+            if name not in found:
+                value = arrow.scalar(self._values[chunk.path][name], self.schema.field(name).type)
+                found[name] = arrow.chunked_array([arrow.repeat(value, rows)])
+        return arrow.table({name: found[name] for name in columns})
+
+    def line_of(self, path: Path, row: int) -> int | None:
+        """The line of a row, where the files know it."""
+        own = getattr(self._files, "line_of", None)
+        return None if own is None else own(path, row)
+
+    def bounds(self, column: str) -> tuple[int | None, int | None]:
+        """The least and the largest integer of a column, where that is known without reading it."""
+        own = getattr(self._files, "bounds", None)
+        return (None, None) if own is None or column in self._names else own(column)
+
+    def without_nulls(self, column: str) -> bool:
+        """Whether no value of a column is missing, as far as that is known without reading it."""
+        if column in self._names:
+            return all(of[column] is not None for of in self._values.values())
+        return self._files.without_nulls(column)
+
+
+def with_partitions(files: TableFiles, paths: Sequence[Path], several: bool = False) -> TableFiles:
+    """The files with the columns that their paths name; the files themselves where the paths name none.
+
+    Args:
+        files: The tables.
+        paths: Of the files.
+        several: Whether a single file has no such columns: a Parquet table is usually a folder, and others a file.
+
+    Raises:
+        DataError: some paths name other columns than the first.
+    """
+    if several and len(paths) == 1:
+        return files
+    found = {path: _parts(path) for path in paths}
+    first = next(iter(found.values()))
+    for path, of in found.items():
+        if of.keys() != first.keys():
+            raise DataError(
+                f"the folders of {path} name the columns {', '.join(of) or 'none'}, and those of {paths[0]} "
+                f"{', '.join(first) or 'none'}; files of one reader must have the same"
+            )
+    values: dict[Path, dict[str, int | str | None]] = {path: {} for path in paths}
+    for name in first:
+        texts = {path: of[name] for path, of in found.items()}
+        numbers = all(text is None or _is_integer(text) for text in texts.values())
+        for path, text in texts.items():
+            values[path][name] = text if text is None or not numbers else int(text)
+    return PartitionedFiles(files, values) if first else files
+
+
+def _check_alike(name: str, value: int | str | None, stored: Any) -> None:
+    """Check that a column has the value that a folder names.
+
+    Raises:
+        ValueError: it has another one.
+    """
+    for other in library("pyarrow.compute", "a table").unique(stored).to_pylist():
+        if not _are_alike(value, other):
+            raise ValueError(
+                f"'{name}' must be {shown(value)}, as the folder is named, got {shown(other)} in the file: "
+                "correct one of them, or leave it out by columns="
+            )
+
+
+def _are_alike(value: int | str | None, other: Any) -> bool:
+    if value is None or other is None or isinstance(value, int) or isinstance(other, str):
+        if isinstance(value, int) and isinstance(other, str):
+            return _is_integer(other) and int(other) == value
+        return other == value
+    return str(other).casefold() == value.casefold() or (hasattr(other, "year") and str(other).startswith(value))
+
+
+def _parts(path: Path) -> dict[str, str | None]:
+    pairs = [part.split("=", 1) for part in path.parent.parts if "=" in part[1:]]
+    return {unquote(name): None if value == _MISSING else unquote(value) for name, value in pairs}
+
+
+def _is_integer(text: str) -> bool:
+    return text.removeprefix("-").isdecimal() and len(text) < 19

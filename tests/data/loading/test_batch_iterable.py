@@ -1,0 +1,109 @@
+"""Batches that the user makes: their order, sizes and numbers, the shares of ranks, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+
+from descend.data.loading.batch_iterable import BatchIterable
+from descend.errors import ConfigurationError, DataError
+
+X, Y = torch.arange(20.0).reshape(10, 2), torch.arange(10)
+LIST = [(X[i : i + 4], Y[i : i + 4]) for i in (0, 4, 8)]
+
+
+class Again:
+    """An iterable that starts over each time, of a length that is unknown."""
+
+    def __iter__(self):
+        return iter(LIST)
+
+
+SOURCES = {"list": LIST, "tuple": tuple(LIST), "object": Again(), "function": lambda: iter(LIST)}
+SOURCES["of epoch"] = lambda epoch: LIST
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_batches_come_as_they_are_and_may_be_entered_in_the_middle(source):
+    feed = BatchIterable(source, 4, "train")
+    for start in (0, 1, 2):
+        found = list(feed.epoch(3, start))
+        assert [b.fields["1"].tolist() for b in found] == [y.tolist() for _, y in LIST[start:]]
+        assert [b.last for b in found] == [False] * (2 - start) + [True]
+        assert [(b.epoch, b.step, b.size) for b in found] == [(3, 0, 4), (3, 1, 4), (3, 2, 2)][start:]
+        assert [b.ids.tolist() for b in found] == [y.tolist() for _, y in LIST[start:]]
+    assert (feed.num_samples, feed.steps_per_epoch, feed.first_size, feed.last_size) == (10, 3, 4, 2)
+
+
+def test_sizes_are_known_at_once_of_a_list_and_after_an_epoch_of_anything_else():
+    assert (BatchIterable(LIST, None, "train").first_size, BatchIterable(LIST, 4, "train").num_samples) == (4, 10)
+    feed = BatchIterable(lambda: LIST, 4, "train")
+    known = (feed.num_samples, feed.steps_per_epoch, feed.first_size, feed.last_size)
+    assert known == (None, None, 4, None)
+    next(feed.epoch(0))
+    assert feed.num_samples is None  # the epoch is not over
+
+
+def test_the_number_of_the_epoch_reaches_the_function():
+    asked = []
+    feed = BatchIterable(lambda epoch: asked.append(epoch) or LIST, 4, "train")
+    list(feed.epoch(5))
+    assert asked == [5]
+
+
+def test_batches_are_read_one_ahead_and_no_further():
+    read = []
+
+    def source():
+        for batch in LIST:
+            read.append(len(batch[1]))
+            yield batch
+
+    batches = BatchIterable(source, 4, "train").epoch(0)
+    next(batches)
+    assert len(read) == 2  # one more, to know which is the last
+
+
+@pytest.mark.parametrize("unit", [1, 2])
+def test_ranks_share_each_batch_in_whole_units(unit):
+    shares = [BatchIterable(LIST, 4, "train", rank, 3, unit) for rank in range(3)]
+    for together in zip(*(share.epoch(0) for share in shares), strict=True):
+        first = together[0].step * 4
+        assert np.concatenate([b.ids for b in together]).tolist() == list(range(first, first + together[0].size))
+        assert all(len(b.ids) % unit == 0 for b in together)
+        for batch in together:
+            assert batch.fields["1"].tolist() == batch.ids.tolist()
+            assert batch.position == (batch.ids[0] - first if len(batch.ids) else batch.position)
+
+
+@pytest.mark.parametrize("source", [iter(LIST), (batch for batch in LIST)], ids=["iterator", "generator"])
+def test_what_can_be_iterated_only_once_is_refused_with_the_remedy(source):
+    with pytest.raises(ConfigurationError, match=r"can be iterated only once.*without calling it"):
+        BatchIterable(source, 4, "train")
+
+
+def test_batches_of_another_size_are_refused():
+    with pytest.raises(DataError, match="batch 0 for 'validate' has 4 samples and batch_size is 5: make them equal"):
+        list(BatchIterable(lambda: LIST, 5, "validate").epoch(0))
+    with pytest.raises(DataError, match="batch 1 for 'train' has 2 samples and batch_size is 4"):
+        BatchIterable([LIST[0], LIST[2], LIST[1]], 4, "train")
+    with pytest.raises(DataError, match="batch 2 for 'train' has 4 samples and batch_size is 3"):
+        BatchIterable([(Y[:3],), (Y[:3],), (Y[:4],)], 3, "train")
+    assert [b.size for b in BatchIterable(lambda: LIST, None, "train").epoch(0)] == [4, 4, 2]
+
+
+def test_an_empty_list_is_refused_at_once():
+    with pytest.raises(DataError, match="epoch 0 for 'train' has 0 batches, and at least 1 is needed"):
+        BatchIterable([], 4, "train")
+
+
+def test_a_function_that_gives_nothing_the_second_time_is_reported():
+    once = iter(LIST)
+    feed = BatchIterable(lambda: once, 4, "train")
+    list(feed.epoch(0))
+    with pytest.raises(DataError, match=r"epoch 1 for 'train' has 0 batches.* pass a list or a function that opens"):
+        list(feed.epoch(1))
+
+
+def test_a_batch_that_cannot_be_read_is_named_by_its_number():
+    with pytest.raises(DataError, match="batch 1 for 'train': the fields must be of one length"):
+        list(BatchIterable(lambda: [LIST[0], (X[:4], Y[:3])], 4, "train").epoch(0))
