@@ -126,8 +126,8 @@ def _each(rule: Rule, names: tuple[str, ...]) -> list[tuple[str, float]]:
     for name in names:
         value = getattr(rule, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            said = f"{name} must be a number and is {shown(value)}"
-            raise RuleError(f"{type(rule).__name__}: {said}; its options are {', '.join(known)}")
+            problem = f"{name} must be a number and is {shown(value)}"
+            raise RuleError(f"{type(rule).__name__}: {problem}; its options are {', '.join(known)}")
         try:
             found.append((name, float(value)))
         except OverflowError:  # an integer beyond what a float holds
@@ -182,8 +182,8 @@ def check_choice(rule: Rule, name: str, choices: tuple[str, ...]) -> None:
     value = getattr(rule, name)
     if not isinstance(value, str) or value not in choices:
         close = nearest(value, choices) if isinstance(value, str) else ""
-        said = f"must be one of {', '.join(choices)} and is {shown(value)}{close}"
-        raise RuleError(f"{type(rule).__name__}: {name} {said}")
+        problem = f"must be one of {', '.join(choices)} and is {shown(value)}{close}"
+        raise RuleError(f"{type(rule).__name__}: {name} {problem}")
 
 
 def quotient(a: Tensor, b: Tensor, eps: float = 0.0) -> Tensor:
