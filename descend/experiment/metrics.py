@@ -55,20 +55,20 @@ def build_metrics(wanted: Mapping[str, Any] | Iterable[str], loss: Any) -> dict[
     """
     if isinstance(wanted, str):
         wanted = (wanted,)
-    given = wanted if isinstance(wanted, Mapping) else _listed(wanted)
-    if given is None:
+    names = wanted if isinstance(wanted, Mapping) else _names_in(wanted)
+    if names is None:
         raise ConfigurationError(
             f"metrics must be a list of names such as 'accuracy', or a dictionary of functions, got {shown(wanted)}"
         )
-    check_metric_names(given)
-    named: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {name: name for name in given}
+    check_metric_names(names)
+    named: dict[str, Any] = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
     if not named:
         return {}
     objective = loss_of(loss)
     return {name: _measure(name, measure, objective) for name, measure in named.items()}
 
 
-def _listed(names: Any) -> list[Any] | None:
+def _names_in(names: Any) -> list[Any] | None:
     """What an iterable yields, if it yields names or what may stand for them; None for anything else."""
     try:
         return list(names)

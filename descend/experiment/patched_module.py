@@ -73,26 +73,26 @@ def layers_with_samples_elsewhere(task: ModuleTask, feed: Feed) -> list[str]:
 
     The module is run on one sample and on two, which tell the dimensions apart; empty where it cannot be.
     """
-    named = {name: part for name, part in task.module.named_modules() if type(part) in RANDOM_LAYERS}
-    if not named or not isinstance(feed, Batches) or any(map(is_sharded, task.module.parameters())):
+    layers = {name: part for name, part in task.module.named_modules() if type(part) in RANDOM_LAYERS}
+    if not layers or not isinstance(feed, Batches) or any(map(is_sharded, task.module.parameters())):
         return []
     sizes: list[list[tuple[str, int]]] = []
     try:
         for count in (1, 2):
-            seen: list[tuple[str, int]] = []
+            rows: list[tuple[str, int]] = []
             with ExitStack() as hooks:
-                for name, part in named.items():
-                    hook = part.register_forward_pre_hook(partial(_note_rows, seen, name))
+                for name, part in layers.items():
+                    hook = part.register_forward_pre_hook(partial(_note_rows, rows, name))
                     hooks.callback(hook.remove)
                 _some_samples(task, feed, count)
-            sizes.append(seen)
+            sizes.append(rows)
     except Exception:  # of a user's module, which may take no batch so small
         return []
-    return list({one[0]: None for one, two in zip(*sizes, strict=False) if two[1] != 2 * one[1]})
+    return list({first[0]: None for first, second in zip(*sizes, strict=False) if second[1] != 2 * first[1]})
 
 
-def _note_rows(seen: list[tuple[str, int]], name: str, _part: torch.nn.Module, given: tuple[Any, ...]) -> None:
-    seen.append((name, len(given[0])))
+def _note_rows(rows: list[tuple[str, int]], name: str, _part: torch.nn.Module, x: tuple[Any, ...]) -> None:
+    rows.append((name, len(x[0])))
 
 
 def _some_samples(task: ModuleTask, feed: Batches, count: int = 1) -> None:

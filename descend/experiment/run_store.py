@@ -5,8 +5,11 @@ Of several ranks, rank zero owns the directory; what callbacks write on the othe
 
 from __future__ import annotations
 
+import atexit
 import platform
+import shutil
 import sys
+import tempfile
 import warnings
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,7 +22,6 @@ from descend.errors import DescendError, StorageError, exit_code
 from descend.experiment.best import monitored_metric
 from descend.experiment.checkpoint import capture
 from descend.experiment.no_files import NoFiles
-from descend.experiment.ranks import scratch_directory
 from descend.lazy import instance_check, registered
 from descend.machine import __version__
 from descend.runtime import CheckpointManager, Communicator, RunDirectory, SaveRequest, require_storable
@@ -60,7 +62,7 @@ class DirectoryStore(NoFiles):
         self._run_dir, self._communicator = run_dir, Communicator()
         self.working_dir, self.trainer = working_dir, trainer
         self._files: RunDirectory | None = None  # on rank zero, while it is open
-        self._checkpoints: CheckpointManager | None = None  # likewise
+        self.checkpoints: CheckpointManager | None = None  # likewise
         self._held: HeldFolder | None = None  # while it is open
         self._save_seconds = 0.0
 
@@ -68,8 +70,7 @@ class DirectoryStore(NoFiles):
     def opened(self, run: Run) -> Generator[None]:
         """See `RunStore.opened`."""
         self._communicator = run.communicator
-        with ExitStack() as self._opened:
-            stack = self._opened
+        with ExitStack() as stack:
 
             def open_directory() -> str:
                 self._files = RunDirectory(self._run_dir(), run.name, resume=run.config.resume)
@@ -81,7 +82,7 @@ class DirectoryStore(NoFiles):
                 self._held = self._files.folder
                 folder = self.directory / "checkpoints"
                 manager = CheckpointManager(folder, say, self._files.require_ownership, self._held)
-                self._checkpoints = stack.enter_context(manager)
+                self.checkpoints = stack.enter_context(manager)
                 run.stop.watch(self._files.lost)
             else:
                 self._held = HeldFolder(self.directory)
@@ -107,14 +108,9 @@ class DirectoryStore(NoFiles):
 
     def newest_checkpoint(self) -> Path | None:
         """See `RunStore.newest_checkpoint`."""
-        checkpoints = self._checkpoints
+        checkpoints = self.checkpoints
         name = self._communicator.on_rank_zero(lambda: str(checkpoints.open() or "") if checkpoints else "")
         return Path(name) if name else None
-
-    @property
-    def checkpoints(self) -> CheckpointManager | None:
-        """Manages the checkpoints, on rank zero."""
-        return self._checkpoints
 
     def require_facts(self) -> None:
         """Read `run.json` before anything is changed.
@@ -127,19 +123,19 @@ class DirectoryStore(NoFiles):
 
     def times(self, checkpoint: Path) -> tuple[dict[str, float], dict[tuple[str, int, int], float]]:
         """The durations noted with a checkpoint, and the length of each epoch and evaluation that has a row."""
-        files, checkpoints = self._files, self._checkpoints
+        files, checkpoints = self._files, self.checkpoints
         times = self._communicator.on_rank_zero(lambda: checkpoints.times(checkpoint) if checkpoints else {})
         rows = self._communicator.on_rank_zero(lambda: list(files.seconds_of_rows().items()) if files else [])
         return times, {(mode, epoch, step): seconds for (mode, epoch, step), seconds in rows}
 
     def begin(self, run: Run, checkpoint: Path | None) -> None:
         """See `RunStore.begin`."""
-        if self._files is None or self._checkpoints is None:
+        if self._files is None or self.checkpoints is None:
             return
         if checkpoint is not None:
             aside = self._files.set_aside()
             say(f"starts over with the weights of {checkpoint.name}; that run is in {aside} now")
-            self._checkpoints.open()
+            self.checkpoints.open()
         try:
             for name, text in run.config.files.items():
                 self._files.write_text(name, text)
@@ -162,7 +158,7 @@ class DirectoryStore(NoFiles):
     @contextmanager
     def noting_end(self, run: Run) -> Generator[None]:
         """See `RunStore.noting_end`."""
-        if self._files is None or self._checkpoints is None:
+        if self._files is None or self.checkpoints is None:
             yield
             return
         end: dict[str, Any] = {"exit_code": 0}
@@ -175,8 +171,8 @@ class DirectoryStore(NoFiles):
             raise
         finally:
             saves = {
-                "failed_saves": self._checkpoints.failures,
-                "save_seconds": self._checkpoints.longest_seconds,
+                "failed_saves": self.checkpoints.failures,
+                "save_seconds": self.checkpoints.longest_seconds,
             }
             self._files.note_end({"reason": run.state.end, **end, "step": run.state.step, **saves})
             plan = getattr(run.task.module, "plan", None)
@@ -214,12 +210,12 @@ class DirectoryStore(NoFiles):
         snapshot = stage_shards(capture(run), run.communicator, place / "checkpoints", shown)
 
         def write() -> tuple[str, float]:
-            if self._files is None or self._checkpoints is None:
+            if self._files is None or self.checkpoints is None:
                 return "", 0.0
             self._files.require_ownership()
             self._files.flush_rows()
-            path = self._checkpoints.save(snapshot, request or SaveRequest(), final)
-            return str(path or ""), self._checkpoints.longest_seconds
+            path = self.checkpoints.save(snapshot, request or SaveRequest(), final)
+            return str(path or ""), self.checkpoints.longest_seconds
 
         path, self._save_seconds = self._communicator.on_rank_zero(write)
         return Path(path) if path else None
@@ -236,7 +232,8 @@ class DirectoryStore(NoFiles):
         if self._communicator.world_size == 1:
             self._files.require_ownership()
         elif not self._files.is_ours():
-            self.scratch = self._opened.enter_context(scratch_directory())
+            self.scratch = Path(tempfile.mkdtemp(prefix="descend-"))
+            atexit.register(shutil.rmtree, self.scratch, ignore_errors=True)
 
     def follow(self) -> Path | None:
         """See `RunStore.follow`."""
@@ -251,9 +248,9 @@ class DirectoryStore(NoFiles):
 
     def _wait_for_shards(self) -> None:
         """Before ranks write shards: those of an asynchronous save, perhaps of the same step, are no longer read."""
-        if self._files is not None and self._checkpoints is not None:
+        if self._files is not None and self.checkpoints is not None:
             self._files.require_ownership()
-            self._checkpoints.wait()
+            self.checkpoints.wait()
 
     @property
     def save_seconds(self) -> float:

@@ -269,12 +269,12 @@ def run_algorithm(run: Run, algorithm: Callable[[], str], trains: bool = True) -
     with announced(run):
         run.checks.begin()
         try:
-            return _ended(run, algorithm, trains)
+            return _finish_or_save(run, algorithm, trains)
         except DirectoryLost as lost:
             raise DirectoryLost([*lost.problems, *saved_where_it_went(run)]) from None
 
 
-def _ended(run: Run, algorithm: Callable[[], str], trains: bool) -> str:
+def _finish_or_save(run: Run, algorithm: Callable[[], str], trains: bool) -> str:
     try:
         return finish(run, algorithm(), trains)
     except Stopped as stopped:

@@ -314,7 +314,7 @@ class CheckpointManager:
         self._write_ledger()
         shards = snapshot.shards
         tensors = (snapshot.weights, snapshot.optimizer)
-        with self._made_folder().named() as place:
+        with self._made_folder().writing() as place:
             path = save_checkpoint(place, snapshot.step, *tensors, snapshot.state, bad, shards)
             if not bad:
                 verify(path, but=shards.files if shards else ())
@@ -327,7 +327,7 @@ class CheckpointManager:
 
     def _write_ledger(self) -> None:
         self._require()
-        with self._run.named() as place:
+        with self._run.writing() as place:
             write_beside(place / f"{self._name}.json", json.dumps(self._ledger, indent=2, sort_keys=True) + "\n")
 
     def _retain(self, request: SaveRequest) -> None:

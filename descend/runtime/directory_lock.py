@@ -234,7 +234,7 @@ class HeldFolder:
             self.place = through if os.path.samestat(through.stat(), self._identity) else path
 
     @contextlib.contextmanager
-    def named(self) -> Generator[Path]:
+    def writing(self) -> Generator[Path]:
         """The `place`, to write there; an error of storage within the block names the path that the user knows."""
         try:
             yield self.place

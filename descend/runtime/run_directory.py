@@ -196,7 +196,7 @@ class _Lines:
 
     def replace(self, lines: Sequence[str]) -> None:
         self._pending.clear()
-        with self._folder.named():
+        with self._folder.writing():
             write_beside(self.path, "".join(f"{line}\n" for line in lines))
 
 
@@ -264,7 +264,7 @@ class RunDirectory:
             DirectoryLost: the directory is no longer that of this process, as for all that follows here.
         """
         self.require_ownership()
-        with self._folder.named() as place:
+        with self._folder.writing() as place:
             write_beside(place / name, text)
 
     def keep_text(self, name: str, text: str) -> None:

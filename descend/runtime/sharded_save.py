@@ -36,7 +36,7 @@ __all__ = ["stage_shards"]
 
 
 def stage_shards(
-    snapshot: Snapshot, communicator: Communicator, checkpoints: Path, shown: Path | None = None
+    snapshot: Snapshot, communicator: Communicator, checkpoints: Path, label: Path | None = None
 ) -> Snapshot:
     """Write the sharded tensors of a snapshot. All ranks call it together.
 
@@ -44,7 +44,7 @@ def stage_shards(
         snapshot: Of this rank; sharded tensors are DTensors.
         communicator: The ranks.
         checkpoints: The folder of the checkpoints, which all ranks see.
-        shown: Its path in messages, where that is another.
+        label: Its path in messages, where that is another.
 
     Returns:
         The snapshot with files in the place of sharded tensors; the same one where nothing is sharded. Where a rank
@@ -58,11 +58,11 @@ def stage_shards(
     tensors = {"weights": {escape(name): x for name, x in of_weights.items()}, "optimizer": own_shards(optimizer)}
     trained = {name: local_shard(x) for name, x in of_weights.items() if name in snapshot.trained}
     sent: dict[str, Any] = {"files": {}, "problems": [], "not_finite": first_not_finite(trained)}
-    shown_folder = folder if shown is None else StagedShards.folder_of(shown, snapshot.step)
-    problem = communicator.on_rank_zero(lambda: _make_empty(folder, shown_folder))
+    label_here = folder if label is None else StagedShards.folder_of(label, snapshot.step)
+    problem = communicator.on_rank_zero(lambda: _make_empty(folder, label_here))
     if not problem:
         with communicator.status.busy():  # another rank may have less to write
-            sent |= _tried(folder, shown_folder, communicator, tensors)
+            sent |= _tried(folder, label_here, communicator, tensors)
     of_all: Sequence[dict[str, Any]] = communicator.all_gather_object(sent)
     problems = [problem] if problem else [text for one in of_all for text in one["problems"]]
     files = {name: facts for one in of_all for name, facts in one["files"].items()}
@@ -71,7 +71,7 @@ def stage_shards(
     return replace(snapshot, weights=whole_tensors(weights), optimizer=whole_tensors(optimizer), shards=staged)
 
 
-def _make_empty(folder: Path, shown: Path) -> str:
+def _make_empty(folder: Path, label: Path) -> str:
     """Recreate the folder; returns what is wrong, or nothing."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
@@ -79,11 +79,11 @@ def _make_empty(folder: Path, shown: Path) -> str:
             folder.parent.mkdir()
         folder.mkdir()
     except OSError as error:
-        return f"cannot make {shown}: {error.strerror or error}"
+        return f"cannot make {label}: {error.strerror or error}"
     return ""
 
 
-def _tried(folder: Path, shown: Path, communicator: Communicator, tensors: _ByKind) -> dict[str, Any]:
+def _tried(folder: Path, label: Path, communicator: Communicator, tensors: _ByKind) -> dict[str, Any]:
     """The files of this rank, or after four attempts the problems."""
     problems: list[str] = []
     for pause in (*RETRY_SECONDS, None):
@@ -91,7 +91,7 @@ def _tried(folder: Path, shown: Path, communicator: Communicator, tensors: _ByKi
             return {"files": _write_own(folder, communicator, tensors)}
         except (OSError, StorageError) as error:
             found = error.problems if isinstance(error, StorageError) else [error.strerror or str(error)]
-            problems = [f"rank {communicator.rank} cannot write its shards to {shown}: {text}" for text in found]
+            problems = [f"rank {communicator.rank} cannot write its shards to {label}: {text}" for text in found]
             time.sleep(pause or 0.0)
     return {"problems": problems}
 

@@ -114,7 +114,7 @@ class Steps(Stop):
 
 @dataclass(frozen=True)
 class Epochs(Stop):
-    """Stop after `epochs` complete epochs; 0 evaluates only."""
+    """Stop after `epochs` complete epochs; 0 makes no update, says so, and evaluates validation and test samples."""
 
     epochs: int
 

@@ -251,3 +251,11 @@ def test_an_epoch_counts_once_however_often_it_is_evaluated(every):
         verbose=False,
     )
     assert result.history[-1]["epoch"] == 4
+
+
+def test_the_value_of_a_second_average_is_refused_by_name():
+    problem = "a value of an average behind the first one is not monitored"
+    with pytest.raises(ConfigurationError, match=problem):
+        descend.EarlyStopping(monitor="validation/slow/objective")
+    with pytest.raises(ConfigurationError, match=problem):
+        descend.Checkpoint(keep_best="validation/slow/objective")

@@ -1,12 +1,15 @@
 """A user's module while it is trained: what is patched, what its training must keep to, and that nothing is left."""
 
 import copy
+import functools
+import warnings
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import descend
 from descend.data import ArrayReader, Batch, Batches
 from descend.errors import ConfigurationError, Unsupported
 from descend.experiment.losses import loss_of
@@ -140,3 +143,37 @@ def test_layers_in_evaluation_mode_within_a_module_in_training_mode_are_warned_o
     frozen.train()[3].eval()
     assert warned(frozen) == []
     assert warned(_Frozen(*network(nn.BatchNorm1d(4))).train()) == []
+
+
+class TimeFirst(torch.nn.Module):
+    """(samples, time, 5) to (samples, 3), with a dropout of (time, samples, 8) or of (samples, time, 8)."""
+
+    def __init__(self, swapped):
+        super().__init__()
+        self.inner, self.drop, self.outer = torch.nn.Linear(5, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 3)
+        self.swapped = swapped
+
+    def forward(self, x):
+        x = self.inner(x)
+        x = self.drop(x.transpose(0, 1)).transpose(0, 1) if self.swapped else self.drop(x)
+        return self.outer(x).mean(1)
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 2])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_dropout_of_time_first_is_named_where_a_batch_is_cut(swapped, micro_batch_size):
+    data = torch.randn(16, 4, 5), torch.randint(0, 3, (16,))  # 4 is divisible by the 2 samples of a micro-batch
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        descend.fit(
+            TimeFirst(swapped),
+            "cross_entropy",
+            data,
+            optimizer=functools.partial(torch.optim.SGD, lr=0.1),
+            batch_size=8,
+            micro_batch_size=micro_batch_size,
+            stop=descend.Steps(2),
+            verbose=False,
+        )
+    lines = [str(one.message) for one in caught if "what 'drop' (Dropout) drops depends" in str(one.message)]
+    assert len(lines) == (swapped and micro_batch_size is not None)

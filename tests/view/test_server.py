@@ -222,3 +222,17 @@ def test_a_page_that_fails_is_an_answer_and_no_traceback(server, monkeypatch, ca
     assert "RuntimeError: a fault\\x1b of ours" in text
     assert ask(server, f"/{server.token}/")[0] == 200
     assert capfd.readouterr() == ("", "")
+
+
+def test_the_server_and_what_it_reads_need_no_torch(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "metrics.jsonl").write_text('{"mode": "train", "epoch": 1, "step": 4, "objective": 1.0}\n')
+    code = (
+        "import pathlib, sys, descend.view.server\n"
+        "from descend.pages.html import Live\n"
+        "from descend.view.subjects import home_page, subjects\n"
+        "home_page(subjects([pathlib.Path(sys.argv[1])]), Live('s', 'stamp', ''))\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

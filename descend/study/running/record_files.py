@@ -33,12 +33,12 @@ class RecordFiles:
         folder: The directory.
 
     Attributes:
-        held: The directory as it is on the disk, once this process writes there.
+        anchor: The directory as it is on the disk, once this process writes there.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.held: HeldFolder | None = None
+        self.anchor: HeldFolder | None = None
         self._own: int | None = None
         self._synced = time.monotonic()
         self._read: dict[Path, int] = {}
@@ -100,7 +100,7 @@ class RecordFiles:
         with storage_errors(self.folder):
             if self._own is None:
                 name = f"{socket.gethostname()}-{os.getpid()}-{self._begun}.jsonl"
-                place = self.folder if self.held is None else self.held.place
+                place = self.folder if self.anchor is None else self.anchor.place
                 self._own = os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             _write(self._own, "".join(record.line() + "\n" for record in records).encode())
             now = time.monotonic()

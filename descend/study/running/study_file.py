@@ -91,7 +91,7 @@ class StudyFile:
         self._write({**frozen, "study": plain, "hashes": hashes, "made_with": facts}, folder)
 
     def _write(self, content: dict[str, Any], folder: HeldFolder) -> None:
-        with folder.named() as place:
+        with folder.writing() as place:
             write_beside(place / self.file.name, json.dumps(content, indent=2) + "\n")
         self.was_there = True
 

@@ -31,18 +31,20 @@ class TrialLeases:
         folder: The directory of the leases.
 
     Attributes:
-        held: The directory as it is on the disk, once this process writes there.
+        anchor: The directory as it is on the disk, once this process writes there.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.held: HeldFolder | None = None
+        self.anchor: HeldFolder | None = None
         self._held: dict[Path, HeartbeatLock] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def _file(self, name: str) -> Path:
-        return (self.folder if self.held is None else self.held.place) / hashlib.sha256(name.encode()).hexdigest()[:24]
+        return (self.folder if self.anchor is None else self.anchor.place) / hashlib.sha256(name.encode()).hexdigest()[
+            :24
+        ]
 
     def take(self, name: str) -> bool:
         """Take the lease of a trial by its id; False where another process holds it. A void one is taken over."""

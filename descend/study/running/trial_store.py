@@ -120,7 +120,7 @@ class StudyDirectory:
         self._files = RecordFiles(self.path / "records")
         self._executors = ExecutorFiles(self.path / "executors")
         self._leases = TrialLeases(self.path / "leases")
-        self.held: HeldFolder | None = None
+        self.anchor: HeldFolder | None = None
         if study is not None:
             self._make_folders()
             self._file.write(study, hashes or {}, self._require())
@@ -141,17 +141,17 @@ class StudyDirectory:
         Called before each write. The same goes for study.json and the folders in it: without its records a study would
         never end.
         """
-        if self.held is None:
+        if self.anchor is None:
             with storage_errors(self.path):
-                self.held = HeldFolder(self.path)
+                self.anchor = HeldFolder(self.path)
                 for part in (self._files, self._leases):
                     if has_folder(part.folder):
-                        part.held = HeldFolder(part.folder, self.held)
-        for held in (self.held, self._files.held, self._leases.held):
-            if held is not None:
-                held.require()
+                        part.anchor = HeldFolder(part.folder, self.anchor)
+        for folder in (self.anchor, self._files.anchor, self._leases.anchor):
+            if folder is not None:
+                folder.require()
         self._file.require()
-        return self.held
+        return self.anchor
 
     def description(self) -> dict[str, Any]:
         """See `StudyFile.read`."""
@@ -174,7 +174,7 @@ class StudyDirectory:
         try:
             self._require()
         except DirectoryLost:
-            if self.held is not None and self.held.moved_to() and self._files.is_open:
+            if self.anchor is not None and self.anchor.moved_to() and self._files.is_open:
                 self._files.append(*records)
             raise
         self._files.append(*records)
@@ -218,9 +218,9 @@ class StudyDirectory:
         self._leases.close()
         self._files.close()
         for part in (self, self._files, self._leases):
-            if part.held is not None:
-                part.held.close()
-                part.held = None
+            if part.anchor is not None:
+                part.anchor.close()
+                part.anchor = None
 
 
 def read_frozen(path: str | os.PathLike[str]) -> Study:

@@ -4,6 +4,7 @@ import math
 import re
 
 from descend.study.design import Arm, Study, linear, log, one_minus_log
+from descend.study.running import plan
 from descend.study.running.plan import cells, confirmed, pending, total_trials, unknown_records, winner
 from descend.study.running.trial import Record
 
@@ -128,3 +129,22 @@ def test_failures_lose_and_errors_are_not_records():
 def test_without_a_shortlist_the_best_of_the_search_is_confirmed():
     described = study(shortlist=1)
     assert len(run(described)) == total_trials(described) == 4 * (8 + 6)
+
+
+def test_the_trials_of_a_search_are_drawn_once(monkeypatch):
+    drawn = []
+    real = plan.points
+    monkeypatch.setattr(plan, "points", lambda *given, **more: drawn.append(1) or real(*given, **more))
+    large = Study(
+        workload="t.py:t",
+        batch_sizes=(32,),
+        steps=(100,),
+        arms={"a": Arm("SGD", {"lr": log(1e-3, 1.0)}), "b": Arm("Adam", {"lr": log(1e-3, 1.0)})},
+        trials=8,
+        searches=3,
+        shortlist=2,
+    )
+    first = plan.pending(large, {})
+    assert plan.pending(large, {}) == first
+    assert list(plan.planned(large, {}).values()) == first
+    assert len(drawn) == 6
