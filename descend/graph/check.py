@@ -26,10 +26,11 @@ from descend.graph.checking.nodes import NodeGraph, planned_metrics, planned_obj
 from descend.graph.checking.problems import ProblemList
 from descend.graph.checking.shapes import ShapeInference
 from descend.graph.checking.weight_table import WeightTable
-from descend.graph.enums import DataType, gc_paused
+from descend.graph.enums import DataType
 from descend.graph.metrics import Metric
 from descend.graph.order import cycles, topological
 from descend.graph.plan import Plan, PlannedLayer
+from descend.machine import gc_paused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from google.protobuf.message import Message
 
 __all__ = [
@@ -19,7 +15,6 @@ __all__ = [
     "Exported",
     "ShardingStrategy",
     "SubGraphCommunication",
-    "gc_paused",
 ]
 
 
@@ -98,21 +93,3 @@ class Exported:
         from descend.graph import text  # which alone knows Protobuf
 
         return text.to_message(self, self.envelope)
-
-
-# ---- making very many objects at once
-
-
-@contextmanager
-def gc_paused() -> Generator[None]:
-    """Pause the collector of reference cycles while objects are made that will all stay.
-
-    It would walk through them again and again and find nothing: with 100,000 layers that is half of the time.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

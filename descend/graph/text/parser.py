@@ -12,11 +12,11 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from descend.errors import TextError, nearest
-from descend.graph.enums import gc_paused
 from descend.graph.text.cursor import BLANK, FLOAT, SPACE, STRING, Cursor
 from descend.graph.text.field_hints import FieldHints
 from descend.graph.text.schema import ANY, PACKAGE, RANGES, FieldInfo, MessageInfo, message_info, pool
 from descend.graph.text.source_map import Parsed, SourceMap, TextPosition
+from descend.machine import gc_paused
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from descend.errors import ConfigurationError, TextError, nearest
-from descend.graph.enums import gc_paused
 from descend.graph.text.schema import ANY, FieldInfo, MessageInfo, message_info
 from descend.graph.text.source_map import Parsed, SourceMap, TextPosition
+from descend.machine import gc_paused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
