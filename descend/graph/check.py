@@ -8,7 +8,7 @@
                  is reported, so that a mistake is reported once                           (checking/shapes.py)
     weights      each layer's table is filled with what it was given and with what it makes itself
                                                                                            (checking/weight_table.py)
-    objective    scales, regularized weights, metrics                                      (checking/objective.py)
+    objective    scales, regularized weights, metrics                                      (checking/nodes.py)
 
 Nothing here recurses, and the time is linear in the graph (but for a heap), so 100,000 layers in a chain are as good
 as ten.
