@@ -3,14 +3,14 @@
 import importlib
 import io
 import re
-import subprocess
 import tokenize
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FILES = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if path.is_file() and ".venv" not in path.parts}
+FOLDERS = ("descend", "tests", "docs", "tools", "examples", "benchmarks")
+FILES = {str(path.relative_to(ROOT)) for top in FOLDERS for path in (ROOT / top).rglob("*.*")}
 _PATH = re.compile(r"(?<![\w/.~$*<>{}-])((?:[\w.-]+/)+[\w-]+\.(?:py|h|proto))(?![\w/])")
 _NAME = re.compile(r"(?<![\w.\"'/])descend((?:\.[A-Za-z_]\w*)+)")
 OTHERS = ("google/protobuf/",)  # files of other projects
@@ -19,16 +19,13 @@ SAMPLES = ("NAME", "examples/studies/", "tests/test_optim.py")  # a placeholder,
 
 def texts() -> dict[str, str]:
     """Comments and docstrings of the package by file, and documents."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
-    documents = [name for name in listed if name.endswith(".md") and name != "CHANGELOG.md"]
-    code = [name for name in listed if name.startswith("descend/") and name.endswith(".py")]
-    found = {name: (ROOT / name).read_text(encoding="utf-8") for name in documents if (ROOT / name).exists()}
-    for name in code:
-        if (ROOT / name).exists():
-            found[name] = "\n".join(words((ROOT / name).read_text(encoding="utf-8")))
-    for name in listed:
-        if name.startswith("descend/") and name.endswith((".h", ".proto")):
-            found[name] = (ROOT / name).read_text(encoding="utf-8")
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    found = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in documents}
+    del found["CHANGELOG.md"]
+    for path in (ROOT / "descend").rglob("*.*"):
+        if path.suffix in (".py", ".h", ".proto"):
+            text = path.read_text(encoding="utf-8")
+            found[str(path.relative_to(ROOT))] = "\n".join(words(text)) if path.suffix == ".py" else text
     return found
 
 

@@ -1,6 +1,6 @@
 """Nodes on tensors whose samples are not the first dimension, as torch's attention has them in between.
 
-Such a tensor is still the output of a layer, which has the samples first; `Moved.groups` says where they are in the
+Such a tensor is still the output of a layer, which has the samples first; `Permuted.groups` says where they are in the
 file's tensor. A Transpose moves them, a Reshape joins them with other dimensions or takes them apart again, and a
 product with a matrix works on the last dimension wherever they are. Sooner or later they come back to the front.
 """
