@@ -16,8 +16,6 @@ from descend import lazy
 from descend.machine import __version__ as __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from descend import callbacks as callbacks
     from descend import data as data
     from descend import errors as errors
@@ -141,41 +139,14 @@ _SINGLE = {
 }
 
 
-def _plain_module() -> Callable[..., Any]:
-    from descend.experiment.export_module import plain_module
-
-    return plain_module
-
-
-def _message_classes() -> Callable[..., Any]:
-    from descend.experiment.text import classes
-
-    return classes
-
-
-def _refused_optimizers() -> Callable[..., Any]:
-    from descend.compat import torch_optim
-
-    return lambda: torch_optim.REFUSED
-
-
-def _lbann_readers() -> Callable[..., Any]:
-    from descend.lbann import readers
-
-    return lambda: (readers.LBANN_READERS, readers.REFUSED)
-
-
-def _write_after_run() -> Callable[..., Any]:
-    from descend.pages.run.write import write_after_run
-
-    return write_after_run
-
-
-lazy.provide("plain_module", _plain_module)  # for Model.to_torch
-lazy.provide("message_classes", _message_classes)  # for graph.from_text, since a model's callbacks are an upper room's
-lazy.provide("lbann_readers", _lbann_readers)
-lazy.provide("write_after_run", _write_after_run)  # report.html of a run directory
-lazy.provide("refused_optimizers", _refused_optimizers)  # why descend.optim lacks a name of torch's
+lazy.provide("plain_module", "descend.experiment.export_module", "plain_module")  # for Model.to_torch
+lazy.provide(
+    "message_classes", "descend.experiment.text", "classes"
+)  # for graph.from_text: callbacks are an upper room
+lazy.provide("lbann_readers", "descend.lbann.readers", "LBANN_READERS")
+lazy.provide("refused_lbann_readers", "descend.lbann.readers", "REFUSED")
+lazy.provide("refused_optimizers", "descend.compat.torch_optim", "REFUSED")  # why descend.optim lacks a name of torch's
+lazy.provide("write_after_run", "descend.pages.run.write", "write_after_run")  # report.html of a run directory
 
 # Names that annexes have, in the rooms whose users look for them there.
 lazy.offer(

@@ -17,8 +17,8 @@ what it offers (`runtime/process_group.py` has `process_group`) does not take th
 
 The core imports no annex, and some of its names and methods need one: `Model.to_torch` is a method of a graph to its
 users and builds torch modules; `descend.optim.from_library` reads other libraries' optimizers. `descend/__init__.py`,
-which may import every room, says where these are: `provide` for functions that a method calls by `hook`, `offer` for
-names of a package, `moved` for modules that had another path.
+which may import every room, says where these are: `provide` for what a method fetches by `hook`, `offer` for names of a
+package, `moved` for modules that had another path.
 """
 
 from __future__ import annotations
@@ -114,31 +114,40 @@ def offered(package: str) -> list[str]:
     return list(_OFFERED.get(package, ()))
 
 
-_LOADERS: dict[str, Callable[[], Callable[..., Any]]] = {}
+_PROVIDED: dict[str, tuple[str, str]] = {}
 
 
-def provide(name: str, load: Callable[[], Callable[..., Any]]) -> None:
-    """Register a function.
+def provide(name: str, module: str, attribute: str) -> None:
+    """Say where something is that a lower room, or the core, cannot import by itself.
 
     Args:
-        name: What `hook` is called with.
-        load: Imports the function, when it is first needed.
+        name: What `hook` and `registered` are called with.
+        module: Its module, imported when it is first needed.
+        attribute: Its name there.
     """
-    _LOADERS[name] = load
+    _PROVIDED[name] = (module, attribute)
 
 
-def hook(name: str) -> Callable[..., Any]:
-    """The function that was registered under a name.
+def hook(name: str) -> Any:
+    """The thing that was provided under a name.
 
     Raises:
         KeyError: there is none, which is a mistake of this package.
     """
-    return _LOADERS[name]()
+    module, attribute = _PROVIDED[name]
+    return getattr(import_module(module), attribute)
 
 
-def registered(name: str) -> Callable[..., Any] | None:
-    """The function that was registered under a name; None where no upper room has one."""
-    return _LOADERS[name]() if name in _LOADERS else None
+def registered(name: str) -> Any:
+    """The thing that was provided under a name; None where nothing was, or its annex is not installed."""
+    if name not in _PROVIDED:
+        return None
+    module, _ = _PROVIDED[name]
+    try:
+        import_module(".".join(module.split(".")[:2]))
+    except ModuleNotFoundError:
+        return None
+    return hook(name)
 
 
 class _MovedModules(MetaPathFinder, Loader):

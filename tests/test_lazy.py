@@ -120,15 +120,27 @@ print(*sys.modules)
     assert [name for name in LEFT_OUT.split() if name in loaded] == []
 
 
-def test_a_function_is_loaded_when_it_is_asked_for(monkeypatch):
-    monkeypatch.setattr(lazy, "_LOADERS", {})
-    loaded = []
-    lazy.provide("twice", lambda: loaded.append(1) or (lambda x: 2 * x))
-    assert loaded == []
-    assert lazy.hook("twice")(4) == 8
-    assert loaded == [1]
+def test_a_function_is_imported_when_it_is_asked_for(monkeypatch):
+    monkeypatch.setattr(lazy, "_PROVIDED", {})
+    lazy.provide("parse", "ast", "parse")
+    assert lazy.hook("parse") is ast.parse
+    assert lazy.registered("parse") is ast.parse
+    assert lazy.registered("thrice") is None
     with pytest.raises(KeyError, match="thrice"):
         lazy.hook("thrice")
+
+
+def test_what_an_annex_has_that_is_not_installed_is_none(monkeypatch):
+    monkeypatch.setattr(lazy, "_PROVIDED", {})
+    lazy.provide("page", "descend.no_such_annex.write", "page")
+    assert lazy.registered("page") is None
+
+
+def test_an_error_within_an_annex_is_not_hidden(monkeypatch):
+    monkeypatch.setattr(lazy, "_PROVIDED", {})
+    lazy.provide("page", "descend.pages.no_such_module", "page")
+    with pytest.raises(ModuleNotFoundError):
+        lazy.registered("page")
 
 
 @pytest.mark.slow

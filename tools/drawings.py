@@ -43,14 +43,21 @@ _ARROW = (
 # Rooms
 
 
+ANNEXES = {"compat", "conformance", "lbann", "onnx", "pages", "study", "view", "zoo"}
+
+
 def room_imports(house: House) -> dict[str, set[str]]:
-    """Folders of the package and the command line, each with the others that its files import, for types too."""
+    """Folders of the package and the command line, each with the others that its files import, for types too.
+
+    A room of the core names annexes for type checkers alone, where they offer names in it; that is no import.
+    """
     rooms = {m.path.parts[1] for m in house.modules.values() if len(m.path.parts) > 2} | {"__main__"}
     graph: dict[str, set[str]] = {room: set() for room in rooms}
     for name, others in imports(house, typing=True, by_string=False).items():
         room = _room(name)
         if room in rooms:
-            graph[room] |= {_room(other) for other in others} & rooms - {room}
+            other_rooms = {_room(other) for other in others} & rooms - {room}
+            graph[room] |= other_rooms if room in {*ANNEXES, "__main__"} else other_rooms - ANNEXES
     return graph
 
 

@@ -19,6 +19,4 @@ __all__ = ["known_readers"]
 @cache
 def known_readers() -> tuple[Mapping[str, Format], Mapping[str, str]]:
     """The readers by name, with LBANN's where its annex is; and why readers of LBANN's are not available, by name."""
-    lbann = registered("lbann_readers")
-    of_lbann, refused = lbann() if lbann else ({}, {})
-    return {**FORMATS, **of_lbann}, refused
+    return {**FORMATS, **(registered("lbann_readers") or {})}, registered("refused_lbann_readers") or {}

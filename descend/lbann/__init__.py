@@ -12,14 +12,11 @@ Names are fetched when they are first used. docs/lbann.md has what is the same, 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from descend import lazy
 from descend.lbann import places as places  # so that the modules of its table can be imported
 from descend.machine import __version__ as __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _MODULES = ("contrib", "core", "launcher", "models", "modules", "onnx", "proto", "torch", "util")
 _SINGLE = {
@@ -36,13 +33,8 @@ _SINGLE = {
 _WHOLE = ("core.optimizer", "core.training_algorithm", "core.layer", "core.callback")  # of two the first has a name
 
 
-def _evaluate() -> Callable[..., Any]:
-    from descend.lbann.core.evaluation import evaluate
-
-    return evaluate
-
-
-lazy.provide("lbann_evaluate", _evaluate)  # for a model that is called; evaluation makes a model itself
+# For a model that is called; evaluation makes a model itself.
+lazy.provide("lbann_evaluate", "descend.lbann.core.evaluation", "evaluate")
 
 
 def __getattr__(name: str) -> Any:

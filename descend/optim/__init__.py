@@ -38,8 +38,8 @@ def _hint(name: str) -> str:
     """Why there is no such name, as torch's `Adagrad`, or the nearest one."""
     if name.startswith("_"):
         return ""
-    refused = registered("refused_optimizers")
-    return f": {refused()[name]}" if refused and name in refused() else nearest(name, __all__)
+    refused = registered("refused_optimizers") or {}
+    return f": {refused[name]}" if name in refused else nearest(name, __all__)
 
 
 __getattr__, __dir__ = lazy_names(__name__, {}, _hint)

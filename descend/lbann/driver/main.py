@@ -58,7 +58,7 @@ def drive(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     from descend.lbann.driver.run import run
 
     let_readers_import_lbann()
-    lazy.provide("begin_reading_process", lambda: let_readers_import_lbann)
+    lazy.provide("begin_reading_process", let_readers_import_lbann.__module__, let_readers_import_lbann.__name__)
     with lenient():
         run(files, line)
 
