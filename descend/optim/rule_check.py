@@ -89,6 +89,7 @@ def _one_update(rule: Rule, g: Tensor, p: Tensor, s: Any) -> None:
         "size": number(float(p.numel())),
         "row_mean": lambda x: x.mean(-1, keepdim=True),
         "column_mean": lambda x: x.mean(-2, keepdim=True),
+        "shape": p.shape,
         "noise": g.clone,
         "g": g,
         "p": p,

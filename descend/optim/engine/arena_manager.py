@@ -6,8 +6,7 @@
     auto       arenas, updated by the interpreter until kernels are compiled in the background, which starts once a run
                has lasted about a second
 
-Parameters that cannot be in an arena (empty, distributed under a rule that uses norms, matrices under a rule that needs
-whole matrices) get the reference update.
+Parameters that are in no arena go the ways of their rule (ways.py).
 """
 
 from __future__ import annotations
@@ -33,6 +32,8 @@ from descend.optim.engine.gradient_scan import GradientScanner, ScannerCompileJo
 from descend.optim.engine.matrices import MatrixUpdates, stays, step_matrices
 from descend.optim.engine.matrix_arena import DeviceMatrixArena, MatrixArena, arena_of
 from descend.optim.engine.pinned import detach
+from descend.optim.engine.plain import step_plain
+from descend.optim.engine.stacked import step_stacks
 from descend.optim.engine.step_inputs import (
     LOW_PRECISION,
     TensorUpdate,
@@ -42,10 +43,10 @@ from descend.optim.engine.step_inputs import (
     tasks_of,
     template,
 )
-from descend.optim.rules.base import MEANS
+from descend.optim.engine.ways import Way, ways_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -232,7 +233,7 @@ class ArenaManager:
     @torch.no_grad()
     def add(
         self, tasks: Sequence[TensorUpdate], settings: Sequence[GroupSettings], lists: Sequence[TensorList]
-    ) -> tuple[list[TensorUpdate], list[ActiveSlots]]:
+    ) -> list[ActiveSlots]:
         """Move parameters into arenas where that is possible.
 
         Args:
@@ -241,14 +242,14 @@ class ArenaManager:
             lists: All parameters of each group.
 
         Returns:
-            The updates of the others, and the active slots of the new arenas.
+            The active slots of the new arenas.
         """
-        if self.runner == "plain" or not tasks:
-            return list(tasks), []
+        if not tasks:
+            return []
         before = len(self.arenas)
         traces = {low: traces_of(settings, low) for low in (False, True)}
         if not any(traces[task.param.dtype in LOW_PRECISION][task.group] for task in tasks):
-            return list(tasks), []
+            return []
         staying = in_place([task.param for task in tasks], [p for known in lists for p in known.tensors])
         fitting = [task for task in tasks if _fits(task, traces, id(task.param) in staying)]
         for together in grouped(fitting, traces, staying).values():
@@ -261,7 +262,42 @@ class ArenaManager:
         new = self.arenas[before:]
         for arena in new:
             arena.is_intact(self.scanner)
-        return [task for task in tasks if id(task.param) not in self.residents], [arena.begin_step() for arena in new]
+        return [arena.begin_step() for arena in new]
+
+    def step_others(
+        self, tasks: Sequence[TensorUpdate], settings: Sequence[GroupSettings], lists: Sequence[TensorList], seed: int
+    ) -> list[ActiveSlots]:
+        """Update the parameters outside the arenas, each in the ways of its rule (see ways.py).
+
+        Args:
+            tasks: Their updates.
+            settings: Of each group.
+            lists: All parameters of each group.
+            seed: Of the noise.
+
+        Returns:
+            The active slots of new arenas, whose parameters are not updated yet.
+        """
+        self.update_matrices(settings)
+        self.batches = []
+        if not tasks:
+            return []
+        ways = {id(s): ways_of(s.rule, self.runner) for s in settings}
+        new = self.add([task for task in tasks if "arena" in ways[id(task.settings)]], settings, lists)
+        others = [task for task in tasks if id(task.param) not in self.residents]
+        open_states(others)  # of all, before any is updated
+        steps: dict[Way, Callable[[list[TensorUpdate]], list[TensorUpdate]]] = {
+            "in place": self.step_matrices,
+            "stack": step_stacks,
+            "alone": functools.partial(step_plain, seed=seed),
+        }
+        together: dict[tuple[Way, ...], list[TensorUpdate]] = {}
+        for task in others:
+            together.setdefault(ways[id(task.settings)], []).append(task)
+        for mine, left in together.items():
+            for way in mine:
+                left = steps[way](left) if left and way in steps else left
+        return new
 
     def step(self, active: Sequence[ActiveSlots], settings: Sequence[GroupSettings], seed: int) -> None:
         """Update all parameters of the arenas that have a gradient."""
@@ -274,20 +310,15 @@ class ArenaManager:
         for arena in self.matrices:
             arena.update(settings, self.scanner)
 
-    def step_matrices(self, tasks: Sequence[TensorUpdate], settings: Sequence[GroupSettings]) -> list[TensorUpdate]:
-        """Update the parameters whose rule asks for means over rows and columns.
+    def step_matrices(self, tasks: Sequence[TensorUpdate]) -> list[TensorUpdate]:
+        """Update parameters whose rule asks for means over rows and columns.
 
         Args:
             tasks: Updates of parameters outside the arenas.
-            settings: Of each group.
 
         Returns:
             The updates of the others.
         """
-        self.update_matrices(settings)
-        self.batches = []
-        if self.runner == "plain" or all(task.settings.rule.needs.isdisjoint(MEANS) for task in tasks):
-            return list(tasks)
         found = MatrixUpdates.of(tasks)
         jobs = [batch.job for batch in found.batches]
         wait = self.runner == "compiled"
