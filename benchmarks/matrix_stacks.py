@@ -32,6 +32,7 @@ SHAPES = [
 TRANSFORMER = [*[(256, 256)] * 8, *[(1024, 256), (256, 1024)] * 4]  # two layers
 RULES = ("Muon", "Muon bfloat16", "SOAP", "GroupAdaGrad")
 MOMENTUM, LR, EPS = 0.95, 1e-3, 1e-8
+TURN = 20.0  # milliseconds
 
 
 class ByHand:
@@ -165,10 +166,20 @@ def contenders(rule: str, shapes: list[tuple[int, ...]]) -> dict[str, Callable[[
 
 
 def measure(steps: dict[str, Callable[[], Any]], turn: int, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Milliseconds of a step of each contender in its turns, which alternate."""
+    """Milliseconds of a step of each contender in its turns, which alternate.
+
+    Args:
+        steps: The contenders.
+        turn: A turn is a multiple of so many steps, that many times that it takes `TURN` milliseconds.
+        rounds: Turns of each.
+        seconds: After which a contender has no more turns, once it had three.
+    """
     times: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():
         step()
+    begin = time.thread_time()
+    steps["descend"]()
+    turn *= max(1, round(TURN / (1e3 * (time.thread_time() - begin)) / turn))
     for _ in range(rounds):
         for name, step in steps.items():
             if len(times[name]) >= 3 and sum(times[name]) * turn > 1e3 * seconds:

@@ -12,7 +12,7 @@ a run that goes on from a checkpoint makes the same stacks and gets the same bit
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,7 +24,7 @@ from descend.optim.engine.step_inputs import LOW_PRECISION, is_sparse, named_ent
 from descend.torch_private import foreach, foreach_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from descend.optim.rules.base import Rule
 
 __all__ = ["Stack", "StackInputs", "stacks_of", "step_stacks"]
-
-_ONE = torch.ones((), dtype=torch.float64, device="cpu")
 
 # Elements of the weights of a stack, at most. On a CPU a core's cache then holds some values for each. More elements
 # fill a GPU by themselves, and their copies would take memory.
@@ -109,14 +107,14 @@ class Stack:
 
     members: Sequence[TensorUpdate]
     owner: int | None = None
+    _state: dict[str, Tensor] = field(default_factory=dict["str", "Tensor"], repr=False)
 
     def gather(self) -> StackInputs:
-        """Copies of what the update reads, (members, ...) each."""
+        """What the update reads, of all members: copies, and the state itself."""
         first, form = self.members[0], template(self._rule, self.members[0].param)
         p = self._weights() if self._reads_weights else None
         g = torch.stack([task.gradient for task in self.members]).to(first.param.dtype if p is None else p.dtype)
-        entries = {name: torch.stack([task.entry[name] for task in self.members]) for name in named_entries(form)}
-        return StackInputs(g, p, form and form._replace(**entries))
+        return StackInputs(g, p, form and form._replace(**{name: self._entry(name) for name in named_entries(form)}))
 
     def update(self, held: StackInputs) -> tuple[Tensor, dict[str, Tensor]]:
         """The rule's text on the stack.
@@ -138,23 +136,37 @@ class Stack:
             g = effective_gradient(held.g, held.g, settings, None)
             x, after = call(self._rule, {"g": g, "s": held.s, **scalars_of(first), **provided})
         old = named_entries(held.s)
-        return x, {name: value for name, value in named_entries(after).items() if value is not old[name]}
+        # What a rule returns may be what another entry held, which is written before it.
+        kept = {_memory(value) for value in old.values()}
+        new = {name: value for name, value in named_entries(after).items() if value is not old[name]}
+        return _apart(x, kept), {name: _apart(value, kept) for name, value in new.items()}
 
     def scatter(self, x: Tensor, entries: Mapping[str, Tensor]) -> None:
         """Write what `update` gave to where it belongs, and count the update."""
         for name, value in entries.items():
-            foreach_copy([task.entry[name] for task in self.members], value.unbind(0))
+            self._entry(name).copy_(value)
         weights, settings = [task.param for task in self.members], self.members[0].settings
         if self._reads_weights:
             if "master" in self.members[0].entry:
-                foreach_copy([task.entry["master"] for task in self.members], x.unbind(0))
+                self._entry("master").copy_(x)
             foreach_copy(weights, x.unbind(0))
         else:
             if settings.decay != 0.0 and "decay" not in self._rule.needs:
                 foreach("mul_")(weights, 1.0 - settings.lr * settings.decay)
             foreach("add_")(weights, x.unbind(0), alpha=-settings.lr)
-        counts = [task.entry["step"] for task in self.members]
-        foreach("add_")(counts, [_ONE] * len(counts))
+        self._entry("step").add_(1.0)
+
+    def _entry(self, name: str) -> Tensor:
+        """What the state holds of the members, side by side in one memory: moved there where that was not so yet."""
+        if name not in self._state:
+            held = [task.entry[name] for task in self.members]
+            whole = _as_one(held)
+            if whole is None:
+                whole = torch.stack(held)
+                for task, x in zip(self.members, whole.unbind(0), strict=True):
+                    task.entry[name] = x
+            self._state[name] = whole
+        return self._state[name]
 
     @property
     def _rule(self) -> Rule:
@@ -173,8 +185,28 @@ class Stack:
         p = torch.stack([task.param for task in self.members])
         if p.dtype not in LOW_PRECISION:
             return p
-        master = torch.stack([task.entry["master"] for task in self.members])
+        master = self._entry("master")
         return torch.where(master.to(p.dtype) == p, master, p.to(master.dtype))
+
+
+def _as_one(parts: list[Tensor]) -> Tensor | None:
+    """The memory of equal tensors as one, where they lie side by side in it in this order; else None."""
+    first = parts[0]
+    count, start, size = len(parts), first.data_ptr(), first.numel() * first.element_size()
+    room = first.untyped_storage().nbytes() - first.storage_offset() * first.element_size()
+    if not 0 < count * size <= room or not all(map(torch.Tensor.is_contiguous, parts)):
+        return None
+    if [x.data_ptr() for x in parts] != list(range(start, start + count * size, size)):
+        return None
+    return first.as_strided((count, *first.shape), (first.numel(), *first.stride()))
+
+
+def _memory(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
+def _apart(x: Tensor, kept: Collection[int]) -> Tensor:
+    return x.clone() if _memory(x) in kept else x
 
 
 def _a_column(reduce: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:

@@ -113,8 +113,8 @@ class SOAP(Rule):
         """One step of the equations above."""
         G = as_matrices(g, shape)
         rotated = _rotate(G, s.QL, s.QR)
-        M = self.beta1 * as_matrices(s.M, shape) + (1 - self.beta1) * rotated
-        V = self.beta2 * as_matrices(s.V, shape) + (1 - self.beta2) * rotated * rotated
+        M = torch.lerp(as_matrices(s.M, shape), rotated, 1 - self.beta1)
+        V = torch.lerp(as_matrices(s.V, shape), rotated * rotated, 1 - self.beta2)
         c = (1 - self.beta2**t).sqrt() / (1 - self.beta1**t)
         N = c * quotient(M, V.sqrt() + self.eps, self.eps)
         d = _back(N, s.QL, s.QR).reshape(g.shape)
