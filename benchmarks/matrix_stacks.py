@@ -16,14 +16,16 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from optimizer_step import check_idle, weights
 from torch import Tensor
 
 import descend.optim
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 SHAPES = [
     *("96x32x32", "48x64x64", "48x128x64", "48x64x128", "24x160x160", "8x96x64", "4x256x64", "6x512x512"),
@@ -224,7 +226,9 @@ def main(given: Sequence[str] | None = None) -> None:
         print(f"\n{rule:>14} {'descend':>24} {'plain':>9} {'by hand':>9} {'torch':>9}  ratio to the best")
         for text in options.shapes:
             turn = 10 if rule == "SOAP" else 1
-            print(row(text, measure(contenders(rule, shapes_of(text)), turn, options.rounds, options.seconds)), flush=True)
+            print(
+                row(text, measure(contenders(rule, shapes_of(text)), turn, options.rounds, options.seconds)), flush=True
+            )
 
 
 if __name__ == "__main__":

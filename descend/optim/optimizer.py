@@ -39,6 +39,7 @@ from descend.optim.engine.settings import (
     unread_keys,
 )
 from descend.optim.engine.state_proxy import State
+from descend.optim.engine.ways import update_outside
 from descend.optim.rule_check import check_rule
 from descend.optim.rules.base import Rule
 from descend.torch_private import dynamo_is_imported, mark_outside_graphs, plain_state_dict, step_is_observed
@@ -306,7 +307,7 @@ class Optimizer(torch.optim.Optimizer):
             if skip:
                 self.skipped += 1
                 return
-            active += arenas.step_others(outside, settings, self._groups.lists, self.seed)
+            active += update_outside(arenas, outside, settings, self._groups.lists, self.seed)
             arenas.step(active, settings, self.seed)
             state.changes.seen = True
             self.updates += 1

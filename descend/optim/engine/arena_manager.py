@@ -32,8 +32,6 @@ from descend.optim.engine.gradient_scan import GradientScanner, ScannerCompileJo
 from descend.optim.engine.matrices import MatrixUpdates, stays, step_matrices
 from descend.optim.engine.matrix_arena import DeviceMatrixArena, MatrixArena, arena_of
 from descend.optim.engine.pinned import detach
-from descend.optim.engine.plain import step_plain
-from descend.optim.engine.stacked import step_stacks
 from descend.optim.engine.step_inputs import (
     LOW_PRECISION,
     TensorUpdate,
@@ -43,10 +41,9 @@ from descend.optim.engine.step_inputs import (
     tasks_of,
     template,
 )
-from descend.optim.engine.ways import Way, ways_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
@@ -263,41 +260,6 @@ class ArenaManager:
         for arena in new:
             arena.is_intact(self.scanner)
         return [arena.begin_step() for arena in new]
-
-    def step_others(
-        self, tasks: Sequence[TensorUpdate], settings: Sequence[GroupSettings], lists: Sequence[TensorList], seed: int
-    ) -> list[ActiveSlots]:
-        """Update the parameters outside the arenas, each in the ways of its rule (see ways.py).
-
-        Args:
-            tasks: Their updates.
-            settings: Of each group.
-            lists: All parameters of each group.
-            seed: Of the noise.
-
-        Returns:
-            The active slots of new arenas, whose parameters are not updated yet.
-        """
-        self.update_matrices(settings)
-        self.batches = []
-        if not tasks:
-            return []
-        ways = {id(s): ways_of(s.rule, self.runner) for s in settings}
-        new = self.add([task for task in tasks if "arena" in ways[id(task.settings)]], settings, lists)
-        others = [task for task in tasks if id(task.param) not in self.residents]
-        open_states(others)  # of all, before any is updated
-        steps: dict[Way, Callable[[list[TensorUpdate]], list[TensorUpdate]]] = {
-            "in place": self.step_matrices,
-            "stack": step_stacks,
-            "alone": functools.partial(step_plain, seed=seed),
-        }
-        together: dict[tuple[Way, ...], list[TensorUpdate]] = {}
-        for task in others:
-            together.setdefault(ways[id(task.settings)], []).append(task)
-        for mine, left in together.items():
-            for way in mine:
-                left = steps[way](left) if left and way in steps else left
-        return new
 
     def step(self, active: Sequence[ActiveSlots], settings: Sequence[GroupSettings], seed: int) -> None:
         """Update all parameters of the arenas that have a gradient."""

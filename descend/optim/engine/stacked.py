@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from descend.optim.engine.step_inputs import TensorUpdate
     from descend.optim.rules.base import Rule
 
-__all__ = ["Stack", "StackInputs", "stacks_of", "step_stacks"]
+__all__ = ["StackInputs", "TensorStack", "stacks_of", "step_stacks"]
 
 # Elements of the weights of a stack, at most. On a CPU a core's cache then holds some values for each. More elements
 # fill a GPU by themselves, and their copies would take memory.
@@ -54,13 +54,13 @@ def step_stacks(tasks: list[TensorUpdate]) -> list[TensorUpdate]:
     return [task for task in tasks if id(task) not in updated]
 
 
-def stacks_of(tasks: Sequence[TensorUpdate]) -> list[Stack]:
+def stacks_of(tasks: Sequence[TensorUpdate]) -> list[TensorStack]:
     """The stacks of updates that are alike."""
     alike: dict[Hashable, list[TensorUpdate]] = {}
     for task in tasks:
         alike.setdefault(_likeness(task), []).append(task)
     parts = (some for members in alike.values() for some in _parts(members, _highest(members[0])))
-    return [Stack(some) for some in parts if len(some) > 1]
+    return [TensorStack(some) for some in parts if len(some) > 1]
 
 
 def _likeness(task: TensorUpdate) -> Hashable:
@@ -97,7 +97,7 @@ class StackInputs(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Stack:
+class TensorStack:
     """Updates of tensors of one shape, precision, device and settings, and of one count where the rule asks for it.
 
     Attributes:

@@ -57,7 +57,8 @@ def _back(x: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
 def _refresh(P: Tensor, Q: Tensor, first: bool) -> tuple[Tensor, Tensor]:
     """A better basis of P, and the order in which it takes the columns of the old one."""
     if first:
-        return factorize_each(torch.linalg.eigh, P)[1].flip(-1), torch.arange(P.shape[-1], device=P.device).expand(P.shape[:-1])
+        order = torch.arange(P.shape[-1], device=P.device).expand(P.shape[:-1])
+        return factorize_each(torch.linalg.eigh, P)[1].flip(-1), order
     PQ = product(P, Q)
     order = (Q * PQ).sum(-2).argsort(descending=True)  # by the diagonal of Qᵀ P Q
     return factorize_each(torch.linalg.qr, PQ.take_along_dim(order.unsqueeze(-2), -1))[0], order

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import descend.optim
 from descend.optim.engine import stacked
-from descend.optim.engine.stacked import Stack
+from descend.optim.engine.stacked import TensorStack
 from descend.optim.optimizer import Optimizer
 from descend.optim.rules import SOAP, Adafactor, GroupAdaGrad, Muon, Rule
 from descend.torch_private import dispatch_mode, version_counter
@@ -35,13 +35,13 @@ RULES = [
 def heights(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tensors each stack has that is updated; Adafactor goes as on a GPU without its kernel."""
     found: list[int] = []
-    gather = Stack.gather
+    gather = TensorStack.gather
 
-    def seen(self: Stack) -> Any:
+    def seen(self: TensorStack) -> Any:
         found.append(len(self.members))
         return gather(self)
 
-    monkeypatch.setattr(Stack, "gather", seen)
+    monkeypatch.setattr(TensorStack, "gather", seen)
     monkeypatch.setattr("descend.optim.engine.arena_manager.ArenaManager.step_matrices", lambda self, tasks: tasks)
     return found
 
