@@ -74,7 +74,7 @@ def _highest(task: TensorUpdate) -> int:
     """How many updates like this one a stack has at most; 1 where they are in none."""
     p, rule = task.param, task.settings.rule
     plain = type(p) in PLAIN_TYPES and p.layout is torch.strided and p.numel() > 0 and not is_sparse(task.gradient)
-    if not plain or not rule.takes_stacks or "noise" in rule.needs or not has_double(p.device):
+    if not plain or not rule.takes_stacks or not has_double(p.device):
         return 1
     if p.is_cpu:
         return MOST_ON_CPU // p.numel() if p.numel() < ALONE_ON_CPU else 1

@@ -83,7 +83,7 @@ class Rule:
 
     Raises:
         RuleError: when the class is defined, if it has neither or both of `direction` and `update`, or asks for a name
-            that no engine provides.
+            that no engine provides; or says `takes_stacks` where its tensors cannot be stacked.
     """
 
     whole_tensor: ClassVar[bool] = False
@@ -113,6 +113,11 @@ class Rule:
         cls.needs = frozenset(asked)
         if not cls.needs.isdisjoint((*MEANS, "shape")):
             cls.whole_tensor = True
+        if cls.takes_stacks and (not cls.whole_tensor or "noise" in cls.needs):
+            raise RuleError(
+                f"rule {cls.__name__} must be one of whole tensors without noise, got takes_stacks = True: set "
+                "whole_tensor = True too, or leave takes_stacks out; noise is drawn for one tensor after the other"
+            )
 
     def init(self, p: Tensor) -> Any:
         """The state before the first update, a NamedTuple of tensors, or None for a rule without state."""

@@ -348,24 +348,17 @@ def test_a_rule_that_does_not_say_so_takes_no_stacks(heights: list[int]) -> None
     assert heights == []
 
 
-@dataclass(frozen=True)
-class Noisy(WithPair, Rule):
-    def direction(self, g: Tensor, s: Pair, noise: Any) -> tuple[Tensor, Pair]:
-        return g + noise(), s
-
-
 class Named(nn.Parameter):
     """A tensor of another class, which may mean something else by an operation."""
 
 
-def test_what_is_large_single_empty_noisy_or_of_another_class_goes_alone(
+def test_what_is_large_single_empty_or_of_another_class_goes_alone(
     heights: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stacked, "ALONE_ON_CPU", 64)
     for rule, shapes in (
         (Muon(), [(8, 8), (8, 8), (3, 4), (4, 3)]),
         (Muon(), [(0, 3), (0, 3)]),
-        (Noisy(), [(3,), (3,)]),
     ):
         assert_close(Run(rule, "blocks", shapes, torch.float64).step(2).held,
                      Run(rule, "plain", shapes, torch.float64).step(2).held)  # fmt: skip
