@@ -220,6 +220,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="limit of a contender after three turns")
     options = parser.parse_args(given)
     torch.set_num_threads(1)
+    torch.empty(2**23).fill_(1.0)  # once so much was freed, as in any training, malloc keeps what it gets
     check_idle()
     print(f"torch {torch.__version__}, one thread; CPU milliseconds per step")
     for rule in options.rules:

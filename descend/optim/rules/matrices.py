@@ -66,7 +66,7 @@ def factorize_each(factorize: Factorize, x: Tensor) -> Sequence[Tensor]:
     if x.ndim < 3 or len(x) < 2 or min(x.shape[-2:]) < _ALONE[factorize] or not _has_streams(x):
         return factorize(x)
     made = [like.new_empty(len(x), *like.shape[1:]) for like in factorize(x[:0])]
-    factorize(x.new_ones(1, 1))  # torch loads the library at the first one, and not from several threads at once
+    _load(x.device)
     streams, current = _streams(x.device), torch.cuda.current_stream(x.device)
     for stream in streams:
         stream.wait_stream(current)
@@ -110,6 +110,12 @@ def on_streams(
     wait(jobs)
     for job in jobs:
         job.result()
+
+
+@functools.cache
+def _load(device: torch.device) -> None:
+    """Load the library of factorizations, which torch does at the first one and not from several threads at once."""
+    torch.linalg.qr(torch.ones(1, 1, device=device))
 
 
 @functools.cache

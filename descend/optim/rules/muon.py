@@ -7,6 +7,7 @@
     f = √max(1, n/m) ("original") or 0.2 √max(n, m) ("match_rms_adamw": lr as AdamW's) for n rows and m columns
 
 Shapes: g, b and d are shaped like p; more than two dimensions are taken as (first, all others), fewer as one row.
+        Of more rows than columns A = xᵀ x and x ← a x + x (b A + c A²), which is the same with smaller matrices.
 Units:  "original": d moves a matrix by about 1 in spectral norm, so lr is about 0.02.
 Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/; scale: Liu et al. 2025, https://arxiv.org/abs/2502.16982
 
