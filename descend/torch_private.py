@@ -7,7 +7,7 @@ there and is repaired here. No other file of the package names a private part of
 Importing this module does not import torch; each function imports what it needs.
 
     autograd        run_backward, grad_and_value, quick_checks, is_in_backward
-    tensors         version_counter, view_base, tensor_address, foreach, foreach_copy, flattened,
+    tensors         version_counter, view_base, tensor_address, foreach, foreach_copy,
                     AllFinite, is_functorch_wrapped
     storages        storage_identity, storage_use_count, weak_storage
     module types    norm_class, batch_norm_class, instance_norm_class, convolution_class, dropout_class
@@ -49,7 +49,6 @@ __all__ = [
     "dispatch_mode",
     "dropout_class",
     "dynamo_is_imported",
-    "flattened",
     "float32_product",
     "foreach",
     "foreach_copy",
@@ -220,17 +219,6 @@ def foreach(name: str) -> Callable[..., list[Tensor]]:
     import torch
 
     return getattr(torch, f"_foreach_{name}")
-
-
-def flattened(tensors: Sequence[Tensor]) -> Tensor:
-    """A new vector with the elements of all tensors of one precision and device, in order.
-
-    `torch.cat` takes vectors, and making those one by one takes twice as long.
-    """
-    from torch._utils import _flatten_dense_tensors  # pyright: ignore[reportPrivateUsage]
-
-    flat = _flatten_dense_tensors(tensors)
-    return flat.clone() if len(tensors) == 1 else flat  # of one tensor it is a view
 
 
 def own_buffers(module: nn.Module) -> list[Tensor]:

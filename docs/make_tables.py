@@ -1,4 +1,4 @@
-"""Writes the tables of docs/layers.md, docs/zoo.md and docs/bridges.md from the code: python docs/make_tables.py
+"""Writes the tables of some pages from the code: python docs/make_tables.py
 
 A table stands between the lines `<!-- table: NAME -->` and `<!-- end -->`; a test compares both.
 """
@@ -148,7 +148,24 @@ def onnx_table() -> str:
     return "\n".join(["| operator | since_version | integers |", "|---|---|---|", *rows])
 
 
+def ways_table() -> str:
+    """Which way updates go, by kind of rule."""
+    from descend.optim.engine.ways import WAYS, kind_of
+    from descend.optim.rules import ALL_RULES
+
+    names = {kind: list[str]() for kind in WAYS}
+    for rule in {type(rule): rule for rule in ALL_RULES}.values():
+        names[kind_of(rule)].append(type(rule).__name__)
+    most = max(names, key=lambda kind: len(names[kind]))
+    rows = [
+        f"| {kind} | {', then '.join(ways)} | {'all others' if kind == most else ', '.join(names[kind]) or '–'} |"
+        for kind, ways in WAYS.items()
+    ]
+    return "\n".join(["| the rule is about | its tensors go | rules |", "|---|---|---|", *rows])
+
+
 TABLES = {
+    "ways": ways_table,
     "onnx": onnx_table,
     "layers": layers,
     "operators": operators,
@@ -169,5 +186,5 @@ def written(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in (DOCS / "layers.md", DOCS / "zoo.md", DOCS / "bridges.md"):
+    for page in (DOCS / name for name in ("layers.md", "zoo.md", "bridges.md", "optimizers.md")):
         page.write_text(written(page.read_text()))

@@ -19,7 +19,7 @@ def maker():
     return module
 
 
-@pytest.mark.parametrize("page", ["layers.md", "zoo.md", "bridges.md"])
+@pytest.mark.parametrize("page", ["layers.md", "zoo.md", "bridges.md", "optimizers.md"])
 def test_a_page_has_the_tables_of_the_code(page):
     text = (DOCS / page).read_text()
     assert "<!-- table: " in text

@@ -176,14 +176,6 @@ def test_foreach_names_functions_of_lists():
     ]
 
 
-def test_flattened_is_new_memory_in_the_order_of_the_indices():
-    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    assert torch_private.flattened([x.t(), torch.tensor(5.0)]).tolist() == [1, 3, 2, 4, 5]
-    alone = torch_private.flattened([x])
-    alone.zero_()
-    assert x[0].tolist() == [1, 2]
-
-
 def test_a_dispatch_mode_sees_what_a_mapped_function_does_to_stacks():
     seen: list[tuple[str, tuple[int, ...]]] = []
 

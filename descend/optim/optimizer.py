@@ -9,7 +9,7 @@ A step, in order:
     settings    the options of each group, checked          engine/settings.py
     updates     parameters with a gradient, not frozen      engine/step_inputs.py
     finite      no NaN or infinity in any gradient          engine/finite.py
-    update      the rule, by the chosen runner              engine/plain.py, and engine/arena_manager.py for speed
+    update      the rule, in the way of its kind            engine/plain.py, and engine/ways.py for speed
 """
 
 from __future__ import annotations
@@ -25,12 +25,9 @@ from descend.errors import RuleError, nearest, warn
 from descend.optim.engine import finite, parameter_checks, step_inputs
 from descend.optim.engine import state_dict as saved
 from descend.optim.engine.arena_manager import RUNNERS, ArenaManager
-from descend.optim.engine.batched import step_batched
-from descend.optim.engine.cpu_stacks import step_on_cpu
 from descend.optim.engine.evaluation import EvaluationMode, averages, averaging_updates
 from descend.optim.engine.group_tracker import GroupTracker
 from descend.optim.engine.late_check import update_on_device
-from descend.optim.engine.plain import step_plain
 from descend.optim.engine.settings import (
     COMMON_KEYS,
     OPTIONS,
@@ -42,6 +39,7 @@ from descend.optim.engine.settings import (
     unread_keys,
 )
 from descend.optim.engine.state_proxy import State
+from descend.optim.engine.ways import update_outside
 from descend.optim.rule_check import check_rule
 from descend.optim.rules.base import Rule
 from descend.torch_private import dynamo_is_imported, mark_outside_graphs, plain_state_dict, step_is_observed
@@ -309,14 +307,7 @@ class Optimizer(torch.optim.Optimizer):
             if skip:
                 self.skipped += 1
                 return
-            outside = arenas.step_matrices(outside, settings)
-            if outside:
-                plain, new = arenas.add(outside, settings, self._groups.lists)
-                step_inputs.open_states(plain)
-                if arenas.runner != "plain":
-                    plain = step_on_cpu(step_batched(plain))
-                step_plain(plain, self.seed)
-                active += new
+            active += update_outside(arenas, outside, settings, self._groups.lists, self.seed)
             arenas.step(active, settings, self.seed)
             state.changes.seen = True
             self.updates += 1

@@ -10,6 +10,10 @@ import torch
 from torch import Tensor
 
 from descend.errors import RuleError
+from descend.optim.engine.plain import step_plain
+from descend.optim.engine.settings import GroupSettings
+from descend.optim.engine.stacked import step_stacks
+from descend.optim.engine.step_inputs import TensorUpdate, open_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,16 +30,21 @@ _TRIED: weakref.WeakSet[type[Rule]] = weakref.WeakSet()
 def check_rule(rule: Rule) -> None:
     """Run `init` and one update over a 2 × 3 tensor, once for each class that is not ours.
 
-    Rules that take each tensor as a whole may want another shape and are not tried.
+    Rules that take each tensor as a whole may want another shape and are not tried, but for those that take stacks.
 
     Raises:
         RuleError: The text cannot be run; or what it returns is no state, or not shaped like the weights; or it writes
-            into the gradient or the weights.
+            into the gradient or the weights; or it makes of two tensors at once what it does not make of each.
     """
-    if rule.whole_tensor or type(rule) in _TRIED or type(rule).__module__.startswith("descend.optim.rules."):
+    if type(rule) in _TRIED or type(rule).__module__.startswith("descend.optim.rules."):
         return
     p = torch.linspace(-1.0, 1.5, 6, dtype=torch.float64, device="cpu").reshape(2, 3)
     g = torch.tensor([[0.5, -1.0, 2.0], [0.0, 0.25, -3.0]], dtype=torch.float64, device="cpu")
+    if rule.whole_tensor:
+        if rule.takes_stacks:
+            _check_stack(rule, g, p)
+            _TRIED.add(type(rule))
+        return
     s = _state(rule, p)
     _one_update(rule, g, p, s)
     sizes = [tuple(x.shape) for x in _entries(s).values()]
@@ -45,6 +54,32 @@ def check_rule(rule: Rule) -> None:
             f"weights of (2, 3) they are {', '.join(map(str, sizes))}; one that keeps others says whole_tensor = True"
         )
     _TRIED.add(type(rule))
+
+
+def _check_stack(rule: Rule, g: Tensor, p: Tensor) -> None:
+    """Update two tensors at once, and each alone."""
+    settings = GroupSettings(rule, 0.1, 0.0, "coupled", 1.0, None, True)
+
+    def updates() -> list[TensorUpdate]:
+        tasks = [TensorUpdate(str(i), 0, q.clone(), g / (i + 1), settings, {}) for i, q in enumerate((p, p.flip(1)))]
+        open_states(tasks)
+        return tasks
+
+    alone, together = updates(), updates()
+    try:
+        step_plain(alone, 0)
+    except Exception:  # it may want another shape
+        return
+    if _run(rule, f"{rule.moves} of two tensors at once", lambda: step_stacks(together)):
+        return
+    for one, other in zip(alone, together, strict=True):
+        pairs = [("p", one.param, other.param), *((name, x, other.entry[name]) for name, x in one.entry.items())]
+        for name, expected, found in pairs:
+            if not torch.allclose(found, expected, rtol=1e-6, atol=1e-9, equal_nan=True):
+                raise RuleError(
+                    f"rule {_name(rule)}.{rule.moves} must give each of two tensors the {name} that it gives it alone, "
+                    "got another one: count dimensions from the last one, or leave takes_stacks out"
+                )
 
 
 def _name(rule: Rule) -> str:
@@ -89,6 +124,7 @@ def _one_update(rule: Rule, g: Tensor, p: Tensor, s: Any) -> None:
         "size": number(float(p.numel())),
         "row_mean": lambda x: x.mean(-1, keepdim=True),
         "column_mean": lambda x: x.mean(-2, keepdim=True),
+        "shape": p.shape,
         "noise": g.clone,
         "g": g,
         "p": p,

@@ -111,3 +111,36 @@ def test_a_text_that_only_numbers_can_run_is_run_plainly() -> None:
         optimizer.step()
     optimizer.step()
     torch.testing.assert_close(p.detach(), torch.full((3,), -0.3))
+
+
+def of_rows(axis: int) -> Any:
+    """A rule that scales by the largest element along an axis."""
+    return made(
+        whole_tensor=True, takes_stacks=True, direction=lambda self, g: (g / g.abs().amax(axis, keepdim=True), None)
+    )
+
+
+def test_a_rule_that_takes_stacks_treats_each_tensor_as_alone() -> None:
+    check_rule(of_rows(-1))
+    check_rule(made(whole_tensor=True, takes_stacks=True, direction=lambda self, g, norm: (g / norm(g), None)))
+    for rule in (
+        of_rows(0),
+        made(whole_tensor=True, takes_stacks=True, direction=lambda self, g: (g / g.norm(), None)),
+        with_state_of_stacks(lambda self, g, s: (g, One(g + g.sum()))),
+    ):
+        with pytest.raises(RuleError, match=r"must give each of two tensors the (p|q) that it gives it alone"):
+            check_rule(rule)
+    with pytest.raises(RuleError, match="of two tensors at once cannot be run"):
+        check_rule(made(whole_tensor=True, takes_stacks=True, direction=lambda self, g: (g @ g.t() @ g, None)))
+
+
+def with_state_of_stacks(direction: Any) -> Any:
+    return made(
+        whole_tensor=True, takes_stacks=True, init=lambda self, p: One(torch.zeros_like(p)), direction=direction
+    )
+
+
+@pytest.mark.parametrize("body", [{}, {"whole_tensor": True}], ids=["elements", "noise"])
+def test_what_cannot_be_stacked_is_refused_where_it_is_defined(body: dict[str, Any]) -> None:
+    with pytest.raises(RuleError, match="must be one of whole tensors without noise, got takes_stacks = True"):
+        made(takes_stacks=True, direction=lambda self, g, noise: (g + noise(), None), **body)

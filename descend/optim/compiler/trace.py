@@ -409,7 +409,7 @@ def trace_matrices(settings: Any, dtype: torch.dtype, low_precision: bool, dims:
     Raises:
         Untraceable: The rule does something that is neither elementwise nor such a mean, norm or total.
     """
-    if settings.rule.needs.isdisjoint(MEANS):
+    if settings.rule.needs.isdisjoint(MEANS) or "shape" in settings.rule.needs:
         raise Untraceable("it needs the shape of its tensor")
     shape = tuple([2, 3, 5, 7][4 - dims :])
     kinds: dict[tuple[int, ...], Kind] = {shape: "element"}

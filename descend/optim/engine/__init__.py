@@ -16,8 +16,8 @@ device_flag, late_check      the look at gradients on a GPU, whose outcome the h
 matrices, matrix_arena       rules with means over rows and columns: their tensors are updated where they are
 matrix_evaluation            the same by NumPy, where there is no kernel
 device_matrices              the same by CUDA kernels
-batched, recorded, lockstep  rules of whole matrices on a GPU: tensors of one shape as stacks, by recorded operations
-cpu_stacks, buffered         the same on a CPU
+stacked                      rules of whole tensors: those of one shape as a stack
+ways                         which way the update of a tensor goes, by its rule
 
 The kernels themselves are made in `descend/optim/compiler/`.
 """

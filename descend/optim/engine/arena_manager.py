@@ -6,8 +6,7 @@
     auto       arenas, updated by the interpreter until kernels are compiled in the background, which starts once a run
                has lasted about a second
 
-Parameters that cannot be in an arena (empty, distributed under a rule that uses norms, matrices under a rule that needs
-whole matrices) get the reference update.
+Parameters that are in no arena go the ways of their rule (ways.py).
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ from descend.optim.engine.step_inputs import (
     tasks_of,
     template,
 )
-from descend.optim.rules.base import MEANS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -232,7 +230,7 @@ class ArenaManager:
     @torch.no_grad()
     def add(
         self, tasks: Sequence[TensorUpdate], settings: Sequence[GroupSettings], lists: Sequence[TensorList]
-    ) -> tuple[list[TensorUpdate], list[ActiveSlots]]:
+    ) -> list[ActiveSlots]:
         """Move parameters into arenas where that is possible.
 
         Args:
@@ -241,14 +239,14 @@ class ArenaManager:
             lists: All parameters of each group.
 
         Returns:
-            The updates of the others, and the active slots of the new arenas.
+            The active slots of the new arenas.
         """
-        if self.runner == "plain" or not tasks:
-            return list(tasks), []
+        if not tasks:
+            return []
         before = len(self.arenas)
         traces = {low: traces_of(settings, low) for low in (False, True)}
         if not any(traces[task.param.dtype in LOW_PRECISION][task.group] for task in tasks):
-            return list(tasks), []
+            return []
         staying = in_place([task.param for task in tasks], [p for known in lists for p in known.tensors])
         fitting = [task for task in tasks if _fits(task, traces, id(task.param) in staying)]
         for together in grouped(fitting, traces, staying).values():
@@ -261,7 +259,7 @@ class ArenaManager:
         new = self.arenas[before:]
         for arena in new:
             arena.is_intact(self.scanner)
-        return [task for task in tasks if id(task.param) not in self.residents], [arena.begin_step() for arena in new]
+        return [arena.begin_step() for arena in new]
 
     def step(self, active: Sequence[ActiveSlots], settings: Sequence[GroupSettings], seed: int) -> None:
         """Update all parameters of the arenas that have a gradient."""
@@ -274,20 +272,15 @@ class ArenaManager:
         for arena in self.matrices:
             arena.update(settings, self.scanner)
 
-    def step_matrices(self, tasks: Sequence[TensorUpdate], settings: Sequence[GroupSettings]) -> list[TensorUpdate]:
-        """Update the parameters whose rule asks for means over rows and columns.
+    def step_matrices(self, tasks: Sequence[TensorUpdate]) -> list[TensorUpdate]:
+        """Update parameters whose rule asks for means over rows and columns.
 
         Args:
             tasks: Updates of parameters outside the arenas.
-            settings: Of each group.
 
         Returns:
             The updates of the others.
         """
-        self.update_matrices(settings)
-        self.batches = []
-        if self.runner == "plain" or all(task.settings.rule.needs.isdisjoint(MEANS) for task in tasks):
-            return list(tasks)
         found = MatrixUpdates.of(tasks)
         jobs = [batch.job for batch in found.batches]
         wait = self.runner == "compiled"

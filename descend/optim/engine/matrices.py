@@ -2,7 +2,7 @@
 
 Parameters, gradients and state stay where they are; the kernel takes their addresses. On a GPU a call is some launches
 a stage (engine/device_matrices.py). Without a kernel NumPy computes the same text to the same bits, of small tensors
-many at a time (engine/matrix_evaluation.py), and a GPU's tensors are updated as stacks (engine/batched.py). What this
+many at a time (engine/matrix_evaluation.py), and a GPU's tensors are updated as stacks (engine/stacked.py). What this
 cannot take (texts that are more than means and arithmetic) gets the reference update.
 """
 

@@ -23,23 +23,36 @@ from descend.optim.engine.noise import noise_for
 from descend.optim.engine.step_inputs import is_sparse, local, named_entries, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
     from torch import Tensor
 
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.step_inputs import TensorUpdate
+    from descend.optim.rules.base import Rule
 
-__all__ = ["as_written", "column_mean", "norm", "row_mean", "scalars_of", "step_plain", "total", "update"]
+__all__ = [
+    "as_written",
+    "call",
+    "column_mean",
+    "effective_gradient",
+    "norm",
+    "row_mean",
+    "scalars_of",
+    "step_plain",
+    "total",
+    "update",
+]
 
 
 @torch.no_grad()
-def step_plain(tasks: Iterable[TensorUpdate], seed: int) -> None:
-    """Apply one update to each task, one after the other."""
+def step_plain(tasks: list[TensorUpdate], seed: int) -> list[TensorUpdate]:
+    """Apply one update to each task, one after the other; none is left."""
     for task in tasks:
         with as_written(task.param.device.type):
             apply(task, seed)
+    return []
 
 
 def as_written(device: str) -> AbstractContextManager[Any]:
@@ -68,7 +81,7 @@ def update(
     s: Any,
     settings: GroupSettings,
     scalars: dict[str, Any],
-    provided: dict[str, Callable[..., Any]],
+    provided: Mapping[str, Any],
 ) -> tuple[Tensor, Any]:
     """One update as a pure function; the same text is traced for the faster runners.
 
@@ -78,7 +91,7 @@ def update(
         s: State of the rule.
         settings: What holds for the group.
         scalars: `t`, `lr`, `decay` and `size`, float64 scalars; `scaled`, 1 or 0.
-        provided: `norm`, `total`, `row_mean`, `column_mean` and `noise`.
+        provided: `norm`, `total`, `row_mean`, `column_mean`, `shape` and `noise`.
 
     Returns:
         New weights and new state.
@@ -91,9 +104,13 @@ def update(
         p = p - (lr * decay) * p
     if isinstance(held, torch.Tensor) and not held.ndim:  # a number of float64 makes another number one as well
         g, p = g.to(held.dtype), p.to(held.dtype)
-    known = {"g": g, "p": p, "s": s, **scalars, **provided}
-    new, s = getattr(rule, rule.moves)(**{name: known[name] for name in rule.needs})
+    new, s = call(rule, {"g": g, "p": p, "s": s, **scalars, **provided})
     return (p - lr * new if rule.moves == "direction" else new), s
+
+
+def call(rule: Rule, known: Mapping[str, Any]) -> tuple[Tensor, Any]:
+    """What the rule's method returns, given those of the known values that it asks for."""
+    return getattr(rule, rule.moves)(**{name: known[name] for name in rule.needs})
 
 
 def total(x: Tensor, whole: Tensor) -> Tensor:
@@ -166,11 +183,12 @@ def apply(task: TensorUpdate, seed: int) -> None:
     p, settings = task.weights(rows), task.settings
     if not p.ndim and not has_double(p.device):  # beside a number of float64 a tensor without dimensions becomes one
         g, p, s = g.cpu(), p.cpu(), s and s._replace(**{name: x.cpu() for name, x in named_entries(s).items()})
-    provided: dict[str, Callable[..., Any]] = {
+    provided: dict[str, Any] = {
         "norm": functools.partial(norm, whole=task.param),
         "total": functools.partial(total, whole=task.param),
         "row_mean": row_mean,
         "column_mean": column_mean,
+        "shape": task.param.shape,
         "noise": noise_for(p, seed, _place(task), task.count + 1),
     }
     task.write(*update(g.to(p.dtype), p, s, settings, scalars_of(task), provided), rows)

@@ -61,6 +61,7 @@ class Adafactor(Rule):
         RuleError: a number is out of range.
     """
 
+    takes_stacks: ClassVar[bool] = True
     default_lr: ClassVar[float] = 0.01
     default_decay: ClassVar[str] = "decoupled"
 

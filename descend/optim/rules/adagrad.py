@@ -96,6 +96,7 @@ class GroupAdaGrad(Rule):
     """
 
     whole_tensor: ClassVar[bool] = True
+    takes_stacks: ClassVar[bool] = True
     default_lr: ClassVar[float] = 0.01
 
     eps: float = 1e-6
@@ -110,7 +111,7 @@ class GroupAdaGrad(Rule):
 
     def direction(self, g: Tensor, s: AdaGradState) -> tuple[Tensor, AdaGradState]:
         """One step of the equations above."""
-        rows = tuple(range(1, g.dim()))
-        h = s.h + ((g * g).mean(rows) if rows else g * g)
-        root = _root(h, self.eps, self.eps_inside).reshape(h.shape + (1,) * len(rows))
+        inside = tuple(range(s.h.dim(), g.dim()))  # the dimensions of a row
+        h = s.h + ((g * g).mean(inside) if inside else g * g)
+        root = _root(h, self.eps, self.eps_inside).reshape(h.shape + (1,) * len(inside))
         return quotient(g, root.expand_as(g), self.eps), AdaGradState(h)

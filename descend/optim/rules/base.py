@@ -21,6 +21,7 @@ nothing more:
     norm      norm(x): the Euclidean norm of x over one tensor, a number a tensor
     total     total(x): the sum of x over one tensor, a number a tensor
     size      number of elements of this tensor: a float64 scalar
+    shape     shape of this tensor, a torch.Size; for rules of whole tensors
     row_mean     row_mean(x): the mean over the last dimension, which stays with length 1
     column_mean  column_mean(x): the mean over the last dimension but one, which stays with length 1
     noise     noise(): standard normal numbers shaped like p, reproducible and saved with the state
@@ -32,9 +33,11 @@ asks for `row_mean` or `column_mean` is such a rule. Where its text is elementwi
 totals, and each entry of its state is shaped like p or like a mean of it, kernels are compiled for it as for other
 rules. Of p with fewer than two dimensions there are no such means.
 
-On a GPU the text of a rule of whole tensors is mapped over stacks of them, and what it did is repeated at later steps
-(engine/recorded.py); on a CPU too, where it multiplies matrices. So a text is a function of what it asks for, and
-changes nothing else.
+A rule of whole tensors that also says `takes_stacks = True` may be given several tensors of one shape, settings and t
+in one call (engine/stacked.py): g, p and every entry of s then have one more dimension, the first, which counts them,
+while `shape` stays that of one tensor, and numbers that norm and total give are columns. What its text does to each is
+what it does to one tensor alone: dimensions are counted from the last one, and products of matrices are those of
+rules/matrices.py.
 
 A rule of elements alone may say `rowwise = True`: of a sparse gradient it then updates the rows that the gradient has,
 with their state, and the other rows stay as they are, moments and decay included.
@@ -74,7 +77,7 @@ __all__ = [
 ]
 
 MEANS = ("row_mean", "column_mean")  # a rule that asks for one is given whole tensors
-PROVIDED = ("g", "p", "s", "t", "lr", "decay", "scaled", "norm", "total", "size", *MEANS, "noise")
+PROVIDED = ("g", "p", "s", "t", "lr", "decay", "scaled", "norm", "total", "size", *MEANS, "shape", "noise")
 
 
 class Rule:
@@ -82,10 +85,11 @@ class Rule:
 
     Raises:
         RuleError: when the class is defined, if it has neither or both of `direction` and `update`, or asks for a name
-            that no engine provides.
+            that no engine provides; or says `takes_stacks` where its tensors cannot be stacked.
     """
 
     whole_tensor: ClassVar[bool] = False
+    takes_stacks: ClassVar[bool] = False
     rowwise: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()  # the names that the rule's method asks for
     moves: ClassVar[str] = "direction"  # the method that the rule defines
@@ -111,8 +115,13 @@ class Rule:
                     f"{nearest(name, PROVIDED) or ';'} It may ask for {', '.join(PROVIDED)}"
                 )
         cls.needs = frozenset(asked)
-        if not cls.needs.isdisjoint(MEANS):
+        if not cls.needs.isdisjoint((*MEANS, "shape")):
             cls.whole_tensor = True
+        if cls.takes_stacks and (not cls.whole_tensor or "noise" in cls.needs):
+            raise RuleError(
+                f"rule {cls.__name__} must be one of whole tensors without noise, got takes_stacks = True: set "
+                "whole_tensor = True too, or leave takes_stacks out; noise is drawn for one tensor after the other"
+            )
 
     def init(self, p: Tensor) -> Any:
         """The state before the first update, a NamedTuple of tensors, or None for a rule without state."""

@@ -7,6 +7,7 @@
     f = √max(1, n/m) ("original") or 0.2 √max(n, m) ("match_rms_adamw": lr as AdamW's) for n rows and m columns
 
 Shapes: g, b and d are shaped like p; more than two dimensions are taken as (first, all others), fewer as one row.
+        Of more rows than columns A = xᵀ x and x ← a x + x (b A + c A²), which is the same with smaller matrices.
 Units:  "original": d moves a matrix by about 1 in spectral norm, so lr is about 0.02.
 Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/; scale: Liu et al. 2025, https://arxiv.org/abs/2502.16982
 
@@ -30,11 +31,12 @@ import torch
 from descend.arguments import check_number, require, shown
 from descend.errors import RuleError
 from descend.optim.rules.base import Rule, check_choice, check_count, check_fraction, check_positive
+from descend.optim.rules.matrices import as_matrices, product, sides
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Muon", "MuonState", "as_matrix", "orthogonalize"]
+__all__ = ["Muon", "MuonState", "orthogonalize"]
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # steepest at zero: https://kellerjordan.github.io/posts/muon/
 
@@ -45,22 +47,16 @@ class MuonState(NamedTuple):
     b: Tensor  # running mean of g, shaped like p
 
 
-def as_matrix(x: Tensor) -> Tensor:
-    """Any tensor as a matrix: the first dimension against all others, or one row."""
-    return x.reshape(1, -1) if x.dim() < 2 else x.reshape(x.shape[0], x.numel() // max(x.shape[0], 1))
-
-
 def orthogonalize(u: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """About U Vᵀ for a matrix u = U S Vᵀ, by Newton and Schulz's iteration of fifth order."""
+    """About U Vᵀ for a matrix u = U S Vᵀ, or for each of a stack, by Newton and Schulz's iteration of fifth order."""
     a, b, c = coefficients
-    tall = u.shape[0] > u.shape[1]
-    x = u.mT if tall else u
-    x = x / x.norm().clamp(min=eps)
+    tall = u.shape[-2] > u.shape[-1]
+    x = u / torch.linalg.matrix_norm(u, keepdim=True).clamp(min=eps)
     for _ in range(int(steps)):
-        A = x @ x.mT
-        B = torch.addmm(A, A, A, beta=b, alpha=c)  # one rounding for b A + c A², which matters in bfloat16
-        x = torch.addmm(x, B, x, beta=a)
-    return x.mT if tall else x
+        A = product(x.mT, x) if tall else product(x, x.mT)
+        B = product(A, A, A, beta=b, alpha=c)  # one rounding for b A + c A², which matters in bfloat16
+        x = product(x, B, x, beta=a) if tall else product(B, x, x, beta=a)
+    return x
 
 
 @dataclass(frozen=True)
@@ -81,6 +77,7 @@ class Muon(Rule):
     """
 
     whole_tensor: ClassVar[bool] = True
+    takes_stacks: ClassVar[bool] = True
     default_lr: ClassVar[float] = 0.02
     default_decay: ClassVar[str] = "decoupled"
 
@@ -105,13 +102,13 @@ class Muon(Rule):
         """Zeros."""
         return MuonState(b=torch.zeros_like(p))
 
-    def direction(self, g: Tensor, s: MuonState) -> tuple[Tensor, MuonState]:
+    def direction(self, g: Tensor, s: MuonState, shape: torch.Size) -> tuple[Tensor, MuonState]:
         """One step of the equations above."""
-        b = self.momentum * s.b + (1 - self.momentum) * g
-        u = as_matrix((1 - self.momentum) * g + self.momentum * b if self.nesterov else b)
+        b = torch.lerp(s.b, g, 1 - self.momentum)
+        u = as_matrices(torch.lerp(g, b, self.momentum) if self.nesterov else b, shape)
         x = u.to(torch.bfloat16) if self.bfloat16 else u
         x = orthogonalize(x, self.ns_coefficients, self.ns_steps, self.eps).to(g.dtype)
-        return self._scale(*u.shape) * x.reshape(g.shape), MuonState(b)
+        return x.reshape(g.shape).mul_(self._scale(*sides(shape))), MuonState(b)
 
     def _scale(self, n: int, m: int) -> float:
         if self.adjust == "match_rms_adamw":

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import torch
 
 from descend.optim.rules.base import Rule, check_count, check_fraction, check_nonnegative, quotient
-from descend.optim.rules.muon import as_matrix
+from descend.optim.rules.matrices import as_matrices, factorize_each, product, sides
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,8 +46,8 @@ class SOAPState(NamedTuple):
 
 
 def _rotate(x: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
-    x = x if left is None else left.mT @ x
-    return x if right is None else x @ right
+    x = x if left is None else product(left.mT, x)
+    return x if right is None else product(x, right)
 
 
 def _back(x: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
@@ -56,12 +56,12 @@ def _back(x: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
 
 def _refresh(P: Tensor, Q: Tensor, first: bool) -> tuple[Tensor, Tensor]:
     """A better basis of P, and the order in which it takes the columns of the old one."""
-    n = P.shape[0]
     if first:
-        return torch.linalg.eigh(P)[1].flip(-1), torch.arange(n, device=P.device)
-    PQ = P @ Q
-    order = (Q * PQ).sum(0).argsort(descending=True)  # by the diagonal of Qᵀ P Q
-    return torch.linalg.qr(PQ[:, order])[0], order
+        order = torch.arange(P.shape[-1], device=P.device).expand(P.shape[:-1])
+        return factorize_each(torch.linalg.eigh, P)[1].flip(-1), order
+    PQ = product(P, Q)
+    order = (Q * PQ).sum(-2).argsort(descending=True)  # by the diagonal of Qᵀ P Q
+    return factorize_each(torch.linalg.qr, PQ.take_along_dim(order.unsqueeze(-2), -1))[0], order
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ class SOAP(Rule):
     """
 
     whole_tensor: ClassVar[bool] = True
+    takes_stacks: ClassVar[bool] = True
     default_lr: ClassVar[float] = 3e-3
     default_weight_decay: ClassVar[float] = 0.01
     default_decay: ClassVar[str] = "decoupled"
@@ -99,7 +100,7 @@ class SOAP(Rule):
 
     def init(self, p: Tensor) -> SOAPState:
         """Zero moments and the standard bases."""
-        n, m = as_matrix(p).shape
+        n, m = sides(p.shape)
         left, right = (self._side(p, side) for side in (n, m))
         zeros = [None if Q is None else torch.zeros_like(Q) for Q in (left, right)]
         return SOAPState(torch.zeros_like(p), torch.zeros_like(p), zeros[0], zeros[1], left, right)
@@ -109,31 +110,31 @@ class SOAP(Rule):
             return None
         return torch.eye(side, dtype=p.dtype, device=p.device)
 
-    def direction(self, g: Tensor, s: SOAPState, t: Tensor) -> tuple[Tensor, SOAPState]:
+    def direction(self, g: Tensor, s: SOAPState, t: Tensor, shape: torch.Size) -> tuple[Tensor, SOAPState]:
         """One step of the equations above."""
-        G = as_matrix(g)
+        G = as_matrices(g, shape)
         rotated = _rotate(G, s.QL, s.QR)
-        M = self.beta1 * as_matrix(s.M) + (1 - self.beta1) * rotated
-        V = self.beta2 * as_matrix(s.V) + (1 - self.beta2) * rotated * rotated
+        M = torch.lerp(as_matrices(s.M, shape), rotated, 1 - self.beta1)
+        V = torch.lerp(as_matrices(s.V, shape), rotated * rotated, 1 - self.beta2)
         c = (1 - self.beta2**t).sqrt() / (1 - self.beta1**t)
         N = c * quotient(M, V.sqrt() + self.eps, self.eps)
         d = _back(N, s.QL, s.QR).reshape(g.shape)
         b = self.shampoo_beta
-        L = None if s.L is None else torch.addmm(s.L, G, G.mT, beta=b, alpha=1 - b)
-        R = None if s.R is None else torch.addmm(s.R, G.mT, G, beta=b, alpha=1 - b)
-        return d, self._with_bases(SOAPState(M.reshape(g.shape), V.reshape(g.shape), L, R, s.QL, s.QR), t)
+        L = None if s.L is None else product(G, G.mT, s.L, beta=b, alpha=1 - b)
+        R = None if s.R is None else product(G.mT, G, s.R, beta=b, alpha=1 - b)
+        s = self._with_bases(SOAPState(M, V, L, R, s.QL, s.QR), t)
+        return d, s._replace(M=s.M.reshape(g.shape), V=s.V.reshape(g.shape))
 
     def _with_bases(self, s: SOAPState, t: Tensor) -> SOAPState:
         first = bool(t == 1)
         if not first and bool(t % self.frequency != 0):
             return s
-        squares, mean = as_matrix(s.V), _back(as_matrix(s.M), s.QL, s.QR)
+        squares, mean = s.V, _back(s.M, s.QL, s.QR)
         left, right = s.QL, s.QR
         if s.L is not None and left is not None:
             left, order = _refresh(s.L, left, first)
-            squares = squares[order]
+            squares = squares.take_along_dim(order.unsqueeze(-1), -2)
         if s.R is not None and right is not None:
             right, order = _refresh(s.R, right, first)
-            squares = squares[:, order]
-        M = _rotate(mean, left, right).reshape(s.M.shape)
-        return s._replace(M=M, V=squares.reshape(s.V.shape), QL=left, QR=right)
+            squares = squares.take_along_dim(order.unsqueeze(-2), -1)
+        return s._replace(M=_rotate(mean, left, right), V=squares, QL=left, QR=right)

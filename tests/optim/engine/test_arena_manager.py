@@ -12,6 +12,7 @@ from descend.optim.engine.arena_manager import RUNNERS, ArenaManager, jobs_of, t
 from descend.optim.engine.gradient_scan import TensorList
 from descend.optim.engine.state_proxy import State
 from descend.optim.engine.step_inputs import names_of, open_states, tasks_of
+from descend.optim.engine.ways import update_outside
 from descend.optim.rules import LAMB, SGD, Adam, Muon
 
 
@@ -25,7 +26,8 @@ def added(settings, *groups, runner="blocks"):
     """A manager with these parameters, the updates that remain outside, and what a step needs."""
     manager, listed, state = ArenaManager(runner), [{"params": list(group)} for group in groups], State()
     tasks = tasks_of(listed, settings, names_of(listed), state)
-    outside, active = manager.add(tasks, settings, [TensorList(group["params"]) for group in listed])
+    active = manager.add(tasks, settings, [TensorList(group["params"]) for group in listed])
+    outside = [task for task in tasks if id(task.param) not in manager.residents]
     open_states(outside)
     return manager, outside, active, state
 
@@ -57,9 +59,10 @@ def test_what_fits_no_arena_remains_outside():
 
 def test_the_plain_runner_has_no_arenas():
     p = parameter(3)
-    manager, outside, active, _ = added([settings(SGD())], [p], runner="plain")
-    assert [task.param for task in outside] == [p]
-    assert active == manager.arenas == []
+    held, listed, state = [settings(SGD())], [{"params": [p]}], State()
+    manager, tasks = ArenaManager("plain"), tasks_of(listed, held, names_of(listed), state)
+    assert update_outside(manager, tasks, held, [TensorList([p])], seed=0) == manager.arenas == []
+    assert p.tolist() == [0.5] * 3
     assert "plain" in RUNNERS
 
 

@@ -43,7 +43,7 @@ def loop(rule: Any, w: torch.Tensor, grads: list[torch.Tensor], rates: list[floa
         number = {"t": float(t), "lr": lr, "decay": decay, "scaled": 1.0}
         known = {name: torch.tensor(value, dtype=torch.float64) for name, value in number.items()}
         g = g if "decay" in rule.needs else g + decay * p
-        known |= {"g": g, "p": p, "s": s, "norm": torch.Tensor.norm, "total": torch.sum}
+        known |= {"g": g, "p": p, "s": s, "shape": p.shape, "norm": torch.Tensor.norm, "total": torch.sum}
         known |= {"row_mean": lambda x: x.mean(-1, keepdim=True), "column_mean": lambda x: x.mean(-2, keepdim=True)}
         known["size"] = torch.tensor(float(p.numel()), dtype=torch.float64)
         known["noise"] = lambda p=p: torch.ones_like(p)

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from descend.optim.engine.plain import call
 from descend.optim.rules import SOAP, Adam
 
 
@@ -49,7 +50,7 @@ def test_bases_stay_orthonormal_and_follow_the_gradients(path):
     p, s = torch.zeros(5, 7, dtype=torch.float64), rule.init(torch.zeros(5, 7, dtype=torch.float64))
     for t in range(1, 200):
         g = axes @ (sizes[:, None] * torch.randn(5, 7, generator=random, dtype=torch.float64))
-        _, s = rule.direction(g, s, torch.tensor(float(t), dtype=torch.float64))
+        _, s = rule.direction(g, s, torch.tensor(float(t), dtype=torch.float64), g.shape)
     torch.testing.assert_close(s.QL.T @ s.QL, torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-10)
     # the leading axis of the gradients is the first of the basis
     assert abs((axes[:, 0] * s.QL[:, 0]).sum().item()) > 0.95
@@ -90,7 +91,8 @@ def test_a_skewed_valley_is_crossed_faster_than_by_adam(path):
         w = 0.3 * torch.randn(6, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         s = rule.init(w)
         for t in range(1, 120):
-            d, s = rule.direction(H @ w, s, torch.tensor(float(t), dtype=torch.float64))
+            number = torch.tensor(float(t), dtype=torch.float64)
+            d, s = call(rule, {"g": H @ w, "s": s, "t": number, "shape": w.shape})
             w = w - 0.03 * (1 - t / 120) * d
         left[type(rule).__name__] = (w * (H @ w)).sum().item()
     assert left["SOAP"] < 0.5 * left["Adam"]
