@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["EXECUTORS", "MOST_STACKED", "Executor", "check_name", "choose"]
 
 EXECUTORS = ("auto", "one", "together", "stacks", "processes", "ray")
-MOST_STACKED = 2**22  # parameters times samples of a batch, up to which stacked trials take less time than single ones
+MOST_STACKED = 2**24  # parameters times samples of a batch, up to which stacked trials take less time than single ones
 _MOST_AT_ONCE = 64
+_LEAST_AT_ONCE = 4
+_MOST_WEIGHTS = 2**21  # of all trials of a stack, which with gradients and state then stay in a cache
 _LEAST_UPDATES = 500  # of single trials together, from which processes take less time than starting them
 _LEAST_STACKED = 2**31  # parameters times samples of all updates of stacks, from which it is so
 _CALLS = 2**17  # parameters times samples whose arithmetic takes as long as calling the operations of an update
@@ -95,10 +97,12 @@ def choose(
     setup = setup or TrialSetup()
     if setup.needs.ranks > 1:
         return _on_ranks(setup, wanted)
+    parameters = sum(p.numel() for p in task.module(trials[0].seed).parameters())
+    width = min(_MOST_AT_ONCE, max(_LEAST_AT_ONCE, _MOST_WEIGHTS // max(1, parameters)))
     ways = {
         "one": Executor("one", functools.partial(run_sequentially, checkpoints=setup.checkpoints), 1, "asked for"),
-        "together": Executor("together", run_vmapped, _MOST_AT_ONCE, "asked for"),
-        "stacks": Executor("stacks", run_in_stacks, _MOST_AT_ONCE * cores(), "asked for"),
+        "together": Executor("together", run_vmapped, width, "asked for"),
+        "stacks": Executor("stacks", run_in_stacks, width * cores(), "asked for"),
         "processes": Executor("processes", functools.partial(run_in_forks, setup=setup), _MOST_AT_ONCE, "asked for"),
     }
     if wanted == "auto":

@@ -51,7 +51,7 @@ _WORTH_A_TRACE = 10  # steps, or looks at samples, of one shape from which a tra
 
 @contextlib.contextmanager
 def slow_in_silence() -> Generator[None]:
-    """Without the warnings of `vmap` about operations that it calls once for each trial: executors are timed."""
+    """Without the warnings of `vmap` about operations that it calls once for each trial."""
     with warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", "There is a performance drop because we have not yet implemented the batching"
@@ -229,14 +229,9 @@ class Stack:
             self._loss(first[0], first[1], first[2], *(part[index[0]] for part in self._data))
         return list(self._dropout.asked)
 
-    def look(self, *, test: bool = False, held: Sequence[Tensor] | None = None) -> dict[str, dict[str, Tensor]]:
-        """Scores of all trials, (trials,) each; with `test` those on the test samples alone.
-
-        Args:
-            test: Whether on the test samples.
-            held: What was held before, copied; None for now.
-        """
-        return self._scores.take(self.held if held is None else held, test=test)
+    def look(self, *, test: bool = False) -> dict[str, dict[str, Tensor]]:
+        """Scores of all trials, (trials,) each; with `test` those on the test samples alone."""
+        return self._scores.take(self.held, test=test)
 
 
 class Draw(NamedTuple):

@@ -288,7 +288,7 @@ def _compute_constants(module: GraphModule) -> None:
         elif all(one.op == "get_attr" for one in sources):
             values = {one: getattr(module, cast("str", one.target)) for one in sources}
             args, options = map_arg((node.args, node.kwargs), values.__getitem__)
-            made = cast("Any", node.target)(*args, **options)
+            made = node.target(*args, **options)
         else:
             continue
         name = f"computed_{node.name}"
@@ -416,14 +416,23 @@ def _form(node: Any) -> tuple[Any, ...]:
 def _call_quickly(node: Node) -> None:
     """Let an operation be called by the public function of its name."""
     name = str(node.target).split(".")[1] if hasattr(node.target, "overloadpacket") else ""
+    if not name or not _tensors_are_tensors(name, node):
+        return
     node.kwargs = {key: x for key, x in node.kwargs.items() if key not in _DEFAULTS or x != _DEFAULTS[key]}
-    if node.target is _aten.linalg_vector_norm.default:
-        node.target = torch.linalg.vector_norm
-    elif node.target in _VIEWS:
-        sizes = cast("Sequence[Any]", node.args[1])
+    if node.target in _VIEWS:
         name = "expand" if node.target is _aten.expand.default else "view"
-        node.op, node.target, node.args = "call_method", name, (node.args[0], *sizes)
+        node.op, node.target, node.args = "call_method", name, (node.args[0], *cast("Sequence[Any]", node.args[1]))
+    elif node.target is _aten.linalg_vector_norm.default:
+        node.target = torch.linalg.vector_norm
     elif name == "_to_copy" and node.kwargs.keys() <= {"dtype", "device", "memory_format"}:
         node.target, node.kwargs = torch.Tensor.to, {**node.kwargs, "copy": True}
     elif name in _PUBLIC_FUNCTIONS.split():
         node.target = getattr(torch, name, None) or getattr(torch.Tensor, name)
+
+
+def _tensors_are_tensors(name: str, node: Node) -> bool:
+    """Whether no number stands for a tensor, which operations allow; functions do as a second operand of arithmetic."""
+    kinds = [str(one.type) for one in operator_schema(node.target).arguments]
+    pairs = enumerate(zip(kinds, node.args, strict=False))
+    numbers = [place for place, (kind, x) in pairs if kind == "Tensor" and not isinstance(x, Node)]
+    return not numbers or (numbers == [1] and name.rstrip("_") in ("add", "sub", "mul", "div"))

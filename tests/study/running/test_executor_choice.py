@@ -68,10 +68,10 @@ def chosen_by(monkeypatch, *, width=8, steps=1000, count=8, batch_size=32, cores
         ({"steps": 5000, "count": 1, "planned": 8}, "stacks"),  # the last one that is left
         ({"count": 1}, "one"),
         ({"steps": 5000, "count": 2, "cores": 1}, "together"),
-        ({"width": 2000, "batch_size": 16}, "stacks"),  # 152,010 parameters
-        ({"width": 2000}, "processes"),
-        ({"width": 2000, "cores": 1}, "one"),
-        ({"width": 2000, "steps": 50}, "one"),  # shorter than the forks
+        ({"width": 8000, "batch_size": 16}, "stacks"),  # 600,010 parameters
+        ({"width": 8000}, "processes"),
+        ({"width": 8000, "cores": 1}, "one"),
+        ({"width": 8000, "steps": 50}, "one"),  # shorter than the forks
         ({"obstacle": "no"}, "processes"),
         ({"obstacle": "no", "forks": False}, "one"),
     ],
@@ -83,8 +83,8 @@ def test_which_executor_the_rule_names(monkeypatch, given, name):
 def test_the_reason_names_the_rule_or_what_forbids_a_stack(monkeypatch):
     assert chosen_by(monkeypatch).reason == "parameters times the batch size are 19,520"
     assert chosen_by(monkeypatch, obstacle="it draws").reason == "not together: it draws"
-    large = chosen_by(monkeypatch, width=2000).reason
-    assert large == "not together: parameters times the batch size are 4,800,320, more than 4,194,304"
+    large = chosen_by(monkeypatch, width=8000).reason
+    assert large == "not together: parameters times the batch size are 19,200,320, more than 16,777,216"
 
 
 def test_what_is_left_of_a_study_is_stacked_as_the_whole_was(monkeypatch):

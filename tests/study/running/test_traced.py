@@ -110,7 +110,7 @@ def test_what_depends_on_no_value_is_computed_once():
     """Ones like a value need not have it computed; constants are neither written over nor given away."""
 
     def function(x, kept):
-        ones = torch.ones_like((x.exp() * 3).mT) * torch.full((2, 1), 2.0)
+        ones = torch.ones_like((x.exp() * 3).mT) * torch.full((3, 1), 2.0)
         return [kept + torch.zeros(3, 2) * 4 + 1, ones, torch.arange(3.0)]
 
     x, kept = torch.randn(2, 3), torch.zeros(3, 2)
@@ -369,3 +369,14 @@ print([name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in
     made = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
     assert made.stdout.startswith("[] parameters times the batch size are")
+
+
+def test_a_number_in_the_place_of_a_tensor_is_left_to_the_operation():
+    """As batch norm's statistics have it: torch's functions take no number there."""
+
+    def function(x):
+        count = _aten._to_copy.default(3, dtype=torch.float32)
+        return [_aten.mul.Tensor(2.0, x), x * count, _aten.add.Tensor(x, 2.5)]
+
+    for one, other in zip(traced(function, torch.randn(3))(x := torch.randn(3)), function(x), strict=True):
+        assert torch.equal(one, other)
