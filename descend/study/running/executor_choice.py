@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +99,7 @@ def choose(
     if setup.needs.ranks > 1:
         return _on_ranks(setup, wanted)
     parameters = sum(p.numel() for p in task.module(trials[0].seed).parameters())
-    width = min(_MOST_AT_ONCE, max(_LEAST_AT_ONCE, _MOST_WEIGHTS // max(1, parameters)))
+    width = min(_MOST_AT_ONCE, max(_LEAST_AT_ONCE, 2 ** int(math.log2(max(1, _MOST_WEIGHTS / max(1, parameters))))))
     ways = {
         "one": Executor("one", functools.partial(run_sequentially, checkpoints=setup.checkpoints), 1, "asked for"),
         "together": Executor("together", run_vmapped, width, "asked for"),
