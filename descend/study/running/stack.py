@@ -9,7 +9,6 @@ A step is a pure function of these. Traced once into plain operations, it serves
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import warnings
@@ -37,26 +36,25 @@ from descend.torch_private import grad_and_value, quick_checks
 from descend.train.patches.dropout import ReproducibleDropout, philox_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor, nn
 
     from descend.study.running.trial import Trial
     from descend.study.task import StudyTask
 
-__all__ = ["Draw", "SampleOrder", "Stack", "SuppliedDropout", "learning_rates", "random_words", "slow_in_silence"]
+__all__ = [
+    "Draw",
+    "SampleOrder",
+    "Stack",
+    "SuppliedDropout",
+    "UpdateNumbers",
+    "learning_rates",
+    "random_words",
+]
 
+_BLOCK = 256  # updates whose numbers are taken from tables at a time
 _WORTH_A_TRACE = 10  # steps, or looks at samples, of one shape from which a trace takes less time than it saves
-
-
-@contextlib.contextmanager
-def slow_in_silence() -> Generator[None]:
-    """Without the warnings of `vmap` about operations that it calls once for each trial."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "There is a performance drop because we have not yet implemented the batching"
-        )
-        yield
 
 
 class _PreparedStep(NamedTuple):
@@ -97,9 +95,7 @@ class Stack:
         trained = {name for update in self.updates for name in update.names}
         self._frozen = {name: p.detach() for name, p in params.items() if name not in trained}
         self._layout, self.held = StackLayout.begin(self.updates, params, buffers)
-        self._rates = torch.from_numpy(learning_rates(trials)).to(device)
-        numbers = torch.arange(1, trials[0].steps + 1, dtype=torch.float64, device=device)
-        self._numbers = numbers[:, None].expand_as(self._rates)
+        self._numbers = UpdateNumbers(trials, device)
         self._order = SampleOrder(trials, len(task.train[0]), device)
         self._fixed = [*task.train, *self._frozen.values()]
         self._fixed += [x for one in self.updates for x in (one.decay, one.lr_mult, *one.constants.values())]
@@ -164,7 +160,7 @@ class Stack:
         rows = index.shape[1]
         if rows not in self._steps:
             self._prepare(index)
-        given = [index, self._rates[number - 1], self._numbers[number - 1]]
+        given = [index, *self._numbers.of(number)]
         step = self._steps[rows]
         given += [random_words(draw, self.trials, number, self._data[0].device) for draw in step.draws]
         with torch.no_grad():
@@ -178,14 +174,15 @@ class Stack:
         """Whether the sums of gradients are, of all trials that have not failed."""
         return math.isfinite(sums.sum().item()) or bool((sums.isfinite() | (self.failed_at > 0)).all())
 
-    @slow_in_silence()
     def trace(self) -> None:
         """Have everything traced that a run traces, so that stacks in forks of this process need not."""
-        for step in self._order.first_steps(self.trials[0].steps):
-            index = self._order.rows(step)
-            if index.shape[1] not in self._steps:
-                self._prepare(index)
-        self._scores.trace(self.held)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")  # of what vmap calls once for each trial
+            for step in self._order.first_steps(self.trials[0].steps):
+                index = self._order.rows(step)
+                if index.shape[1] not in self._steps:
+                    self._prepare(index)
+            self._scores.trace(self.held)
 
     def _prepare(self, index: Tensor) -> None:
         """How steps of so many rows are done: by operations that are traced where there are enough such steps."""
@@ -194,7 +191,7 @@ class Stack:
         if self._order.count(rows, self.trials[0].steps) < _WORTH_A_TRACE:
             self._steps[rows] = _PreparedStep(self._plainly, draws)
             return
-        example = [*self.held, *self._fixed, index, self._rates[0], self._numbers[0]]
+        example = [*self.held, *self._fixed, index, *self._numbers.of(1)]
         example += [random_words(draw, self.trials, 1, self._data[0].device) for draw in draws]
         form = (*self._form, rows, *draws, *trace_key(example))
         if form not in self._traces:
@@ -293,6 +290,31 @@ def learning_rates(trials: Sequence[Trial]) -> np.ndarray[Any, Any]:
     if all(isinstance(schedule, Constant) for schedule in schedules):
         return np.tile([schedule(0) for schedule in schedules], (trials[0].steps, 1))
     return np.array([[schedule(step) for schedule in schedules] for step in range(trials[0].steps)])
+
+
+class UpdateNumbers:
+    """Learning rates and number of each update, taken from their tables many at a time, which is quicker.
+
+    Args:
+        trials: Of one number of steps.
+        device: Where they are put.
+    """
+
+    def __init__(self, trials: Sequence[Trial], device: torch.device) -> None:
+        self._rates = torch.from_numpy(learning_rates(trials)).to(device)
+        numbers = torch.arange(1, trials[0].steps + 1, dtype=torch.float64, device=device)
+        self._numbers = numbers[:, None].expand_as(self._rates)
+        self._block = -1
+        self._rows: list[tuple[Tensor, Tensor]] = []
+
+    def of(self, number: int) -> tuple[Tensor, Tensor]:
+        """Those of update `number`, from 1; (trials,) each."""
+        block, place = divmod(number - 1, _BLOCK)
+        if block != self._block:
+            part = slice(block * _BLOCK, (block + 1) * _BLOCK)
+            self._block = block
+            self._rows = list(zip(self._rates[part].unbind(), self._numbers[part].unbind(), strict=True))
+        return self._rows[place]
 
 
 class SampleOrder:

@@ -1,7 +1,6 @@
 """A stack step by step, against loops in plain torch; what whole runs give is in test_vmapped.py."""
 
 import dataclasses
-import warnings
 
 import numpy as np
 import pytest
@@ -17,9 +16,9 @@ from descend.study.running.stack import (
     SampleOrder,
     Stack,
     SuppliedDropout,
+    UpdateNumbers,
     learning_rates,
     random_words,
-    slow_in_silence,
 )
 from descend.train.patches.dropout import philox_words
 
@@ -83,13 +82,6 @@ def test_a_stack_is_traced_once_for_all_of_its_form():
     again.look()
     again.step(1)
     assert len(task.traces) == known
-
-
-def test_the_warning_of_vmap_about_loops_is_left_out(recwarn):
-    with slow_in_silence():
-        warnings.warn("There is a performance drop because we have not yet implemented the batching rule", stacklevel=1)
-        warnings.warn("another", stacklevel=1)
-    assert [str(one.message) for one in recwarn] == ["another"]
 
 
 def test_a_stack_takes_the_samples_that_are_beside_its_modules(monkeypatch):
@@ -163,3 +155,13 @@ def test_the_first_step_of_each_number_of_samples(samples, steps, firsts):
     made = SampleOrder([trial(batch_size=4)], samples, torch.device("cpu"))
     found = [made.rows(step).shape[1] for step in range(steps)]
     assert made.first_steps(steps) == firsts == sorted({found.index(rows) for rows in found})
+
+
+def test_numbers_of_an_update_are_those_of_the_tables():
+    """Over more than a block of them, in any order."""
+    trials = [dataclasses.replace(one, steps=600) for one in TRIALS]
+    numbers, rates = UpdateNumbers(trials, torch.device("cpu")), learning_rates(trials)
+    for number in (1, 256, 257, 600, 2):
+        rate, step = numbers.of(number)
+        assert rate.tolist() == list(rates[number - 1])
+        assert step.tolist() == [number] * len(trials)
