@@ -9,6 +9,7 @@ for it, which takes longer than a small study.
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 
@@ -44,6 +45,7 @@ _IN_PLACE: dict[Any, Any] = {
     _aten.sqrt.default: _aten.sqrt_.default,
 }
 _FILLED: dict[Any, int] = {_aten.ones_like.default: 1, _aten.zeros_like.default: 0}
+_MOST_KEPT = 2**20  # elements of a constant, for which memory is taken as long as the trace exists
 _VIEWS = (_aten.expand.default, _aten.view.default, private_operator("_unsafe_view").default)
 # Operations whose public functions take the same arguments, in a third of the time: their parser is in C++.
 _PUBLIC_FUNCTIONS = """
@@ -280,7 +282,7 @@ def _compute_constants(module: GraphModule) -> None:
     """Compute now what depends on the values of no input."""
     for node in list(module.graph.nodes):
         sources = node.all_input_nodes
-        if node.op != "call_function" or "form" not in node.meta:
+        if node.op != "call_function" or "form" not in node.meta or math.prod(_form(node)[0]) > _MOST_KEPT:
             continue
         if node.target in _FILLED:
             shape, dtype, strides, device = _form(node)
