@@ -11,10 +11,10 @@ and after. The Optuna loop trains in plain torch, as its users write it, and sco
 all processors, by `n_jobs` (threads) and by processes of its own. Ways
 take turns; medians count, with the quarter to three quarters of the rounds. Weights, orders of samples, schedules,
 scores and records are in the time of every way; what a process makes once, the traces of stacks, is not. "whole" is
-what `--executor auto` takes: timing a few steps, loading traces from disk or tracing, and running what is chosen;
-"whole, first" is the same as the first call of a new process, without traces on disk.
+what `--executor auto` takes: trying a stack, tracing, and running what is chosen; "whole, first" is the same as the
+first call of a new process.
 
-`--choice` times every way that can run a case from the trials to their records, loading or making traces included: one
+`--choice` times every way that can run a case from the trials to their records, making traces included: one
 stack and stacks whole, the ways one by one by a few trials, times their number. "chosen" is the way that `auto` takes
 over the fastest one; "whole" is choosing and running over it.
 """
@@ -25,7 +25,6 @@ import argparse
 import dataclasses
 import importlib.util
 import itertools
-import os
 import statistics
 import subprocess
 import sys
@@ -243,11 +242,9 @@ def whole(case: Case) -> int:
 
 
 def whole_first(case: Case) -> float:
-    """Seconds of it in a new process that finds no traces on disk, without those of starting Python and importing."""
-    with tempfile.TemporaryDirectory() as place:
-        command = [sys.executable, __file__, "--case", str(CASES.index(case)), "--first"]
-        environment = {**os.environ, "DESCEND_CACHE_DIR": place}
-        return float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    """Seconds of it in a new process, without those of starting Python and importing."""
+    command = [sys.executable, __file__, "--case", str(CASES.index(case)), "--first"]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def optuna_threads(case: Case) -> int:

@@ -238,13 +238,6 @@ def foreach_largest(tensors: Sequence[Tensor]) -> list[Tensor]:
     return list(norms(tensors, float("inf"))) if tensors else []
 
 
-def inline_calls(script: Any) -> None:
-    """Put the operations of the functions that a traced function calls in the place of the calls."""
-    import torch
-
-    cast("Any", torch)._C._jit_pass_inline(script.graph)
-
-
 class AllFinite:
     """Whether every element of dense, real tensors of one device is finite, in one call for all of them.
 

@@ -48,9 +48,7 @@ CORE = (
     "descend/runtime/checkpoint_manager.py",
     "descend/runtime/sharded_save.py",
     "descend/runtime/shards.py",
-    "descend/study/running/record_files.py",
     "descend/study/running/study_file.py",
-    "descend/study/running/trial_leases.py",
     "descend/study/running/trial_store.py",
 )
 PAGE = ROOT / "docs" / "mutants.md"

@@ -4,7 +4,7 @@
     HeldFolder        a folder as it is on the disk, whatever its path comes to mean
     DirectoryLock     the lock of a run directory, `owner.json`, with a thread that touches it
 
-The claims of trials in a study directory (`descend/study/running/trial_leases.py`) are `HeartbeatLock`s too.
+The claims of trials in a study directory (`descend/study/running/trial_store.py`) are `HeartbeatLock`s too.
 
 A lock file holds the host, number and start of its holder's process and a random token. Two ways show that its holder
 is gone:

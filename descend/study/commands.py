@@ -139,7 +139,7 @@ def run(
     ],
     processes: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
     executor: Annotated[
-        str, typer.Option(help="one, together, stacks, processes, ray, or auto, which measures the first four.")
+        str, typer.Option(help="one, together, stacks, processes, ray, or auto, which chooses among the first four.")
     ] = "auto",
     address: Annotated[
         str | None, typer.Option(help="Of a Ray cluster that is up, auto or HOST:PORT; without it Ray is started here.")

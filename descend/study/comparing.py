@@ -110,7 +110,7 @@ def compare(
         seed: Of everything that is drawn.
         shortlist, shortlist_seeds: Trials of a search that are repeated before one is chosen, and how often.
         evaluations: Looks at the metric in a trial.
-        executor: "one" by one, "together", in "stacks", one a process, in "processes", or "auto", which measures them.
+        executor: "one" by one, "together", in "stacks", one a process, in "processes", or "auto", which chooses one.
         said: Called with all records and the new one after each trial.
 
     Raises:

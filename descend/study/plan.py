@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from descend.launch import cores
 from descend.study.analysis.power import detectable_by_searches, level_of_a_pair, searches_needed
@@ -10,16 +12,24 @@ from descend.study.analysis.ranking import LEVEL
 from descend.study.comparing import opened
 from descend.study.design.needs import Needs
 from descend.study.progress import duration
-from descend.study.running.executor_choice import Executor, choose, seconds_a_step
+from descend.study.running.executor_choice import choose
 from descend.study.running.plan import cells, pending, total_trials
-from descend.study.running.trial_setup import trials_on_this_machine
+from descend.study.running.sequential import run_sequentially
+from descend.study.running.trial import RETRIED, trials_on_this_machine
+from descend.study.running.vmapped import run_vmapped
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from descend.study.design.study import Study
+    from descend.study.running.trial import Trial
+    from descend.study.task import StudyTask
 
 __all__ = ["plan_study"]
 
 _LARGE = 3.0  # standard deviations between searches
+_STEPS = 12  # of the shorter one of two runs that are timed
+_MOST_STACKED = 64
 
 
 def plan_study(study: Study) -> str:
@@ -41,11 +51,11 @@ def plan_study(study: Study) -> str:
         updates, executor_name = 0, ""
         for cell in [cell for cell in cells(study) if cell.arm == arm and cell.search == 0]:
             alike = [t for t in first if (t.arm, t.batch_size, t.steps) == (arm, cell.batch_size, cell.steps)]
-            executor: Executor = choose(task, alike, study.evaluations, "auto", kinds)
+            executor = choose(task, alike, study.evaluations, "auto", kinds)
             shortlist = study.shortlist * study.shortlist_seeds if study.shortlist > 1 else 0
             trials = study.searches * (study.trials_of(arm) + shortlist + study.confirmation_seeds)
             updates += trials * cell.steps
-            step_seconds = seconds_a_step(executor, task, alike, kinds)
+            step_seconds = seconds_a_step(executor.name, task, alike, kinds)
             if seconds is not None:
                 seconds = None if step_seconds is None else seconds + trials * cell.steps * step_seconds
             executor_name = executor.name
@@ -64,6 +74,26 @@ def plan_study(study: Study) -> str:
     if study.checkpoint_every is not None:
         lines.append(f"each trial is saved every {study.checkpoint_every:,} updates, which is not in the times")
     return "\n".join([*lines, *_power(study)])
+
+
+def seconds_a_step(name: str, task: StudyTask, trials: Sequence[Trial], kinds: dict[str, Any]) -> float | None:
+    """Seconds of one step of one trial among as many as an executor runs at once.
+
+    Returns:
+        None where a trial ends as an error.
+    """
+    stacked = name in ("together", "stacks")
+    run, some = (run_vmapped, trials[:_MOST_STACKED]) if stacked else (run_sequentially, trials[:1])
+    few = task.with_fewer(_STEPS * trials[0].batch_size, trials[0].batch_size)  # scores are not timed
+    seconds: list[float] = []
+    for steps in (_STEPS, _STEPS, 3 * _STEPS):  # the first run makes what a process makes once
+        began = time.perf_counter()
+        records = list(run(few, [replace(trial, steps=steps) for trial in some], 1, kinds))
+        seconds.append(time.perf_counter() - began)
+        if any(record.status in RETRIED for record in records):
+            return None
+    at_once = len(some) * (cores() if name in ("stacks", "processes") else 1)
+    return max(0.0, seconds[2] - seconds[1]) / (2 * _STEPS) / at_once
 
 
 def _trials(study: Study) -> str:

@@ -24,10 +24,8 @@ from descend.study.comparing import open_directory
 from descend.study.design import read_study
 from descend.study.running.executor_choice import check_name
 from descend.study.running.plan import pending
-from descend.study.running.storage import storage_errors
-from descend.study.running.trial import RETRIED
-from descend.study.running.trial_setup import require_names
-from descend.study.running.trial_store import StudyDirectory
+from descend.study.running.trial import RETRIED, require_names
+from descend.study.running.trial_store import StudyDirectory, storage_errors
 
 if TYPE_CHECKING:
     from descend.study.design.study import Study

@@ -3,7 +3,7 @@
     python tests/fuzz/fuzz_records.py --count 20000 --seed 0
 
 Of a study that has come to its end, one to three files are changed: study.json, the lines of records with and without
-their checksums, executors, and claims. Then the status, the comparison with its table, the report, or what is left to
+their checksums, and claims. Then the status, the comparison with its table, the report, or what is left to
 run are asked for.
 """
 
@@ -75,7 +75,6 @@ def _base() -> Path:
                 directory.claim(trials, len(trials))
                 directory.record(*map(_record, trials))
                 records = directory.records()
-            directory.decide("32", "one")
             directory.claim(list(pending(study, {}))[:1], 1)
     return BASE
 
@@ -120,8 +119,6 @@ def _continued(directory: Path) -> None:
     with StudyDirectory(directory, _study()) as ledger:
         trials = pending(_study(), ledger.records())
         ledger.claim(trials, 2)
-        ledger.way("32")
-        ledger.decide("64", "one")
 
 
 USES: tuple[Callable[[Path], object], ...] = (_compared, _compared, _compared, status_of, _continued, _reported)

@@ -15,8 +15,7 @@ from descend.study.design.sampling import seed_of
 from descend.study.phases import carry_weights, phase_problems, phase_settings, stages
 from descend.study.running.executor_choice import choose
 from descend.study.running.sequential import run_trial
-from descend.study.running.trial import Record
-from descend.study.running.trial_setup import TrialCheckpoints
+from descend.study.running.trial import Record, TrialCheckpoints
 from descend.study.task import StudyTask
 
 X, Y = digits("train")

@@ -48,11 +48,6 @@ def _bmm(x: Tensor, y: Tensor, inputs: Container[int] = ()) -> Tensor:
     return torch.bmm(y.mT, x.mT).mT if wide or columns < _NARROW <= rows else NotImplemented
 
 
-def _ones_like(x: Tensor, **settings: Any) -> Tensor:
-    """Of the shape alone, so that the loss, like which a gradient begins with ones, need not be computed."""
-    return NotImplemented if not x.is_contiguous() else torch.ones(x.shape, dtype=x.dtype, device=x.device)
-
-
 def _argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     return NotImplemented if dim is None or x.is_contiguous() else x.contiguous().argmax(dim, keepdim)
 
@@ -115,15 +110,13 @@ def _convolution_backward(
     groups: int,
     mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Of those gradients alone that are asked for: TorchScript has no operation some of whose results are missing."""
-    if all(mask) or transposed or not mask[1]:
+    """Gradients of a first convolution, whose input needs none: that of the weights as a product with windows."""
+    if mask[0] or transposed or not mask[1] or x.device.type != "cpu":
         return NotImplemented
-    if not mask[0] and x.device.type == "cpu" and _elements_of_windows(g, weight, groups) <= _MOST_UNFOLDED:
-        found = _weight_gradient(g, x, weight, stride, padding, dilation, groups)
-        return None, found, g.sum([0, *range(2, g.ndim)]) if mask[2] else None
-    sizes, rest = [weight.shape[0]], (stride, padding, dilation, transposed, output_padding, groups, [True] * 3)
-    every = _aten.convolution_backward(g, x, weight, sizes, *rest)
-    return every[0] if mask[0] else None, every[1], every[2] if mask[2] else None
+    if _elements_of_windows(g, weight, groups) > _MOST_UNFOLDED:
+        return NotImplemented
+    found = _weight_gradient(g, x, weight, stride, padding, dilation, groups)
+    return None, found, g.sum([0, *range(2, g.ndim)]) if mask[2] else None
 
 
 def _elements_of_windows(g: Tensor, weight: Tensor, groups: int) -> int:
@@ -188,7 +181,6 @@ _FASTER: dict[Any, Callable[..., Any]] = {
     _aten.argmax.default: _argmax,
     _aten.convolution.default: _convolution,
     _aten.convolution_backward.default: _convolution_backward,
-    _aten.ones_like.default: _ones_like,
     _aten.max_pool2d_with_indices.default: _max_pool2d_with_indices,
     private_operator("_log_softmax").default: _log_softmax,
     private_operator("_log_softmax_backward_data").default: _log_softmax_backward,
@@ -198,8 +190,7 @@ _FASTER: dict[Any, Callable[..., Any]] = {
 def decompositions(inputs: Sequence[Tensor]) -> dict[Any, Callable[..., Any]]:
     """A table for `recorded`: other forms of operations in a function of these inputs, weights among them.
 
-    A function there stands for an operation, or says `NotImplemented` where the operation is better left as it is. All
-    of them are such that TorchScript can run the trace.
+    A function there stands for an operation, or says `NotImplemented` where the operation is better left as it is.
     """
     storages = {x.untyped_storage().data_ptr() for x in inputs}
     return {**_FASTER, _aten.bmm.default: functools.partial(_bmm, inputs=storages)}

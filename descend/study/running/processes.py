@@ -27,12 +27,11 @@ from descend.machine import STOP_SIGNALS, signals_blocked
 from descend.runtime import SignalHandler
 from descend.study.running.scores import Scorer
 from descend.study.running.sequential import run_sequentially, run_trial
-from descend.study.running.trial import Record, Trial
-from descend.study.running.trial_setup import TrialSetup, trials_on_this_machine
-from descend.study.running.vmapped import BegunStacks, StackRun
+from descend.study.running.trial import Record, Trial, TrialSetup, trials_on_this_machine
+from descend.study.running.vmapped import StackRun, few_collections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from descend.study.task import StudyTask
 
@@ -40,7 +39,6 @@ __all__ = [
     "can_fork",
     "can_stack_in_processes",
     "divided",
-    "few_collections",
     "forked",
     "run_in_forks",
     "run_in_stacks",
@@ -148,8 +146,6 @@ def run_in_stacks(
     trials: Sequence[Trial],
     evaluations: int,
     kinds: dict[str, Any] | None = None,
-    *,
-    begun: BegunStacks | None = None,
 ) -> Iterator[Record]:
     """Records of trials that are alike, a stack of them in each process. Arguments are those of `run_vmapped`.
 
@@ -157,18 +153,15 @@ def run_in_stacks(
         DescendError: a stack raised something, or its process was killed; none of the trials is recorded.
         Stopped: a signal asked it to stop; none of the trials is recorded, and they run again.
     """
-    begun = begun or BegunStacks()
     with few_collections():
-        runs = [begun.take(task, part, evaluations) for part in divided(trials)]
-        begun.drop()
+        runs = [StackRun(task, part, evaluations) for part in divided(trials)]
         for run in runs:
             run.stack.trace()  # here, so that the next processes have it too
 
     def work(run: StackRun) -> Callable[[], Iterator[bytes]]:
         return lambda: (record.line().encode() for record in run.records())
 
-    # The first may be under way already, and the other processes begin earlier.
-    records = [Record.read(line.decode()) for line in forked([work(run) for run in reversed(runs)])]
+    records = [Record.read(line.decode()) for line in forked([work(run) for run in runs])]
     if len(records) < len(trials):
         raise DescendError("a process that ran a stack was killed; too little memory is the usual cause")
     place = {trial.id: number for number, trial in enumerate(trials)}
@@ -264,19 +257,6 @@ def _keep_freed_memory() -> None:
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _KEPT_PIECE_BYTES, _KEPT_BYTES = 2**26, 2**28
-
-
-@contextlib.contextmanager
-def few_collections() -> Generator[None]:
-    """Without collections of garbage, for a moment in which many objects are made: one of all that torch and its
-    libraries have made takes as long as a small stack."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _in_fork(work: Callable[[], Iterable[bytes]], pipe: Any, parent: int, threads: int) -> None:

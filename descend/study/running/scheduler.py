@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,10 @@ from descend.runtime import SignalHandler
 from descend.study.running.executor_choice import Executor, check_name, choose
 from descend.study.running.plan import check_records, pending
 from descend.study.running.processes import run_in_forks
-from descend.study.running.ray_pool import RayCluster
-from descend.study.running.record_keeper import RecordKeeper
+from descend.study.running.ray_pool import RayCluster, conduct_in_pool
 from descend.study.running.sequential import run_sequentially
-from descend.study.running.trial_pool import conduct_in_pool
-from descend.study.running.trial_setup import TrialSetup, trials_on_this_machine
-from descend.study.running.trial_store import Ledger, StudyDirectory, read_frozen
+from descend.study.running.trial import RETRIED, TrialSetup, trials_on_this_machine
+from descend.study.running.trial_store import StudyDirectory, read_frozen
 from descend.study.task import StudyTask, task_of
 
 if TYPE_CHECKING:
@@ -34,8 +33,9 @@ if TYPE_CHECKING:
     from descend.study.design.needs import Needs
     from descend.study.design.study import Study
     from descend.study.running.trial import Record, Trial
+    from descend.study.running.trial_store import Ledger
 
-__all__ = ["conduct", "run_in_processes"]
+__all__ = ["RecordKeeper", "conduct", "run_in_processes"]
 
 _POLL_SECONDS = 0.5  # between two looks for trials that other processes hold
 
@@ -55,8 +55,8 @@ def conduct(
     Args:
         study: The study.
         ledger: Where trials are claimed and recorded.
-        executor: "one" by one, "together", in "processes", "auto", which measures a few steps of each, on "ray", or one
-            of your own. What "auto" chose is kept in the ledger, and a resumed study uses the same.
+        executor: "one" by one, "together", in "stacks" or "processes", "auto", which chooses among these by a rule, on
+            "ray", or one of your own.
         task: The opened workload; without it that of the study is opened.
         forks: Whether "auto" may use several processes.
         said: Called with all records and the new one after each trial.
@@ -81,7 +81,7 @@ def conduct(
         return conduct_in_pool(study, ledger, executor.pool(study, setup, task), keeper)
     trials_on_this_machine(study.needs, cores())
     tasks = _Tasks(study, task)
-    ways = _Ways(study, tasks, ledger, executor, forks, setup)
+    ways = _Ways(study, tasks, executor, forks, setup)
     idle = _Idleness(idle_seconds)
     with SignalHandler() as stop:
         while True:
@@ -149,60 +149,22 @@ def _run(
             yield from _run(way, task, half, evaluations, kinds)
 
 
-_UNDIVIDED = {"processes": "one", "stacks": "together", "together": "one"}  # the first two divide what the others do
-
-
 class _Ways:
     """By which executor trials run: for each arm and batch size the same from its first trials to its last."""
 
-    def __init__(
-        self,
-        study: Study,
-        tasks: _Tasks,
-        ledger: Ledger,
-        wanted: str | Executor,
-        forks: bool,
-        setup: TrialSetup,
-    ) -> None:
-        self._setup = setup
-        self._study, self._tasks, self._ledger = study, tasks, ledger
-        self._wanted = wanted
-        self._forks = forks
-        self._chosen: dict[str, Executor] = {}
+    def __init__(self, study: Study, tasks: _Tasks, wanted: str | Executor, forks: bool, setup: TrialSetup) -> None:
+        self._study, self._tasks, self._wanted, self._forks, self._setup = study, tasks, wanted, forks, setup
+        self._chosen: dict[tuple[str, int], Executor] = {}
 
     def of(self, trials: list[Trial]) -> Executor:
         """The executor of trials that are alike."""
-        kind = f"{trials[0].arm}/b{trials[0].batch_size}"
-        if kind in self._chosen:
-            return self._chosen[kind]
-        if self._wanted != "auto":
-            way = self._choose(trials, self._wanted)
-        elif (name := self._ledger.way(kind)) is not None:
-            way = self._known(trials, name)
-        else:
-            way = self._choose(trials, "auto")
-            if len(trials) == 1:  # there is nothing to choose, and later there may be
-                return way
-            if (name := self._ledger.decide(kind, way.name)) != way.name:
-                way = self._known(trials, name)
-        self._chosen[kind] = way
-        return way
-
-    def _known(self, trials: list[Trial], name: str) -> Executor:
-        """What was decided, or what is nearest to it where this process cannot do it."""
-        if name in ("processes", "stacks") and not self._forks:
-            name = _UNDIVIDED[name]
-        try:
-            return self._choose(trials, name)
-        except ConfigurationError:
-            if name not in _UNDIVIDED:
-                raise
-            return self._known(trials, _UNDIVIDED[name])
-
-    def _choose(self, trials: list[Trial], wanted: str | Executor) -> Executor:
-        task = self._tasks.of(trials[0])
-        kinds, looks = self._tasks.kinds, self._study.evaluations
-        return choose(task, trials, looks, wanted, kinds, forks=self._forks, setup=self._setup)
+        arm, batch_size = trials[0].arm, trials[0].batch_size
+        if (arm, batch_size) not in self._chosen:
+            planned = self._study.searches * self._study.trials_of(arm)
+            task, kinds, evaluations = self._tasks.of(trials[0]), self._tasks.kinds, self._study.evaluations
+            how: dict[str, Any] = {"forks": self._forks, "setup": self._setup, "planned": planned}
+            self._chosen[arm, batch_size] = choose(task, trials, evaluations, self._wanted, kinds, **how)
+        return self._chosen[arm, batch_size]
 
 
 class _Tasks:
@@ -329,3 +291,44 @@ def work(path: str, executor: str, said: SimpleQueue[list[str]] | None = None, g
 def _ask_for_an_end_after(parent: BaseProcess) -> None:
     parent.join()
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+_ATTEMPTS = 2  # at a trial that ends in an error
+_SHOWN = 5  # trials that an error names
+
+
+class RecordKeeper:
+    """Stores records in a ledger, and says when a trial failed too often.
+
+    Args:
+        ledger: Where records are stored.
+        setup: Of the trials.
+        said: Called with all records and the new one after each trial.
+    """
+
+    def __init__(self, ledger: Ledger, setup: TrialSetup, said: Callable[[dict[str, Record], Record], None]) -> None:
+        self._ledger, self._setup, self._said = ledger, setup, said
+        self._tried: Counter[str] = Counter()
+        self._known: dict[str, Record] = {}
+
+    def settled(self) -> dict[str, Record]:
+        """All records but those of trials that run again.
+
+        Raises:
+            DescendError: a trial ended in an error that repeating did not mend.
+        """
+        self._known = self._ledger.records()
+        again = {name: one for name, one in self._known.items() if one.status in RETRIED}
+        if broken := [one for name, one in again.items() if self._tried[name] >= _ATTEMPTS]:
+            raise DescendError([f"{one.trial.id}: {one.status}: {one.message}" for one in broken[:_SHOWN]])
+        return {name: one for name, one in self._known.items() if name not in again}
+
+    def keep(self, records: Sequence[Record]) -> None:
+        """Store records of trials that this process claimed: all of them or, if it is killed, none."""
+        self._ledger.record(*records)
+        for record in records:
+            self._tried[record.trial.id] += 1
+            if self._setup.checkpoints is not None and record.status not in RETRIED:
+                self._setup.checkpoints.discard(record.trial)
+            self._said(self._known, record)
+            self._known[record.trial.id] = record

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
     from descend.optim.schedules import Schedule
-    from descend.study.running.trial_setup import TrialCheckpoints
+    from descend.study.running.trial import TrialCheckpoints
     from descend.study.task import StudyTask
     from descend.train.events import RunView, StepView
 

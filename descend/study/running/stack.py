@@ -9,55 +9,52 @@ A step is a pure function of these. Traced once into plain operations, it serves
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch.func import functional_call, stack_module_state, vmap
 
-from descend.study.running import trace_files
-from descend.study.running.scores import Scorer
-from descend.study.running.stack_inputs import Draw, SampleOrder, SuppliedDropout, learning_rates, random_words
-from descend.study.running.stack_layout import StackLayout, end_to_end, one_row_per_trial, trace_key
-from descend.study.running.stack_scores import StackScores
-from descend.study.running.stacked_update import form_of, update_one_trial, updates_of
+from descend.data import orders
+from descend.optim.schedules import Constant
+from descend.study.running.optimizer import schedule_of
+from descend.study.running.scores import Scorer, StackScores
+from descend.study.running.stacked_update import (
+    StackLayout,
+    end_to_end,
+    form_of,
+    one_row_per_trial,
+    trace_key,
+    update_one_trial,
+    updates_of,
+)
 from descend.study.running.traced import traced
 from descend.torch_private import grad_and_value, quick_checks
+from descend.train.patches.dropout import ReproducibleDropout, philox_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor, nn
 
     from descend.study.running.trial import Trial
     from descend.study.task import StudyTask
 
-__all__ = ["Stack", "slow_in_silence"]
+__all__ = [
+    "Draw",
+    "SampleOrder",
+    "Stack",
+    "SuppliedDropout",
+    "UpdateNumbers",
+    "learning_rates",
+    "random_words",
+]
 
+_BLOCK = 256  # updates whose numbers are taken from tables at a time
 _WORTH_A_TRACE = 10  # steps, or looks at samples, of one shape from which a trace takes less time than it saves
-
-
-@contextlib.contextmanager
-def slow_in_silence() -> Generator[None]:
-    """Without the warnings of `vmap` about operations that it calls once for each trial: executors are timed."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "There is a performance drop because we have not yet implemented the batching"
-        )
-        yield
-
-
-def code_of(task: StudyTask, template: nn.Module, scorer: Scorer) -> str | None:
-    """What the traces of a task are kept under; computed once a task."""
-    if _CODE not in task.traces:
-        task.traces[_CODE] = trace_files.identity(task.model, template, scorer.loss, scorer.metrics)
-    return task.traces[_CODE]
-
-
-_CODE = "code"
 
 
 class _PreparedStep(NamedTuple):
@@ -98,14 +95,11 @@ class Stack:
         trained = {name for update in self.updates for name in update.names}
         self._frozen = {name: p.detach() for name, p in params.items() if name not in trained}
         self._layout, self.held = StackLayout.begin(self.updates, params, buffers)
-        self._rates = torch.from_numpy(learning_rates(trials)).to(device)
-        numbers = torch.arange(1, trials[0].steps + 1, dtype=torch.float64, device=device)
-        self._numbers = numbers[:, None].expand_as(self._rates)
+        self._numbers = UpdateNumbers(trials, device)
         self._order = SampleOrder(trials, len(task.train[0]), device)
         self._fixed = [*task.train, *self._frozen.values()]
         self._fixed += [x for one in self.updates for x in (one.decay, one.lr_mult, *one.constants.values())]
         self._traces = task.traces
-        self._code = functools.partial(code_of, task, self._template, self.scorer)
         self._dropout = SuppliedDropout(self._template)
         self._steps: dict[int, _PreparedStep] = {}
         self._scores = StackScores(
@@ -114,7 +108,6 @@ class Stack:
             self._layout,
             self._frozen,
             task.traces,
-            self._code,
             worth_a_trace=lambda parts: parts * looks >= _WORTH_A_TRACE,
         )
 
@@ -167,7 +160,7 @@ class Stack:
         rows = index.shape[1]
         if rows not in self._steps:
             self._prepare(index)
-        given = [index, self._rates[number - 1], self._numbers[number - 1]]
+        given = [index, *self._numbers.of(number)]
         step = self._steps[rows]
         given += [random_words(draw, self.trials, number, self._data[0].device) for draw in step.draws]
         with torch.no_grad():
@@ -181,14 +174,15 @@ class Stack:
         """Whether the sums of gradients are, of all trials that have not failed."""
         return math.isfinite(sums.sum().item()) or bool((sums.isfinite() | (self.failed_at > 0)).all())
 
-    @slow_in_silence()
     def trace(self) -> None:
         """Have everything traced that a run traces, so that stacks in forks of this process need not."""
-        for step in self._order.first_steps(self.trials[0].steps):
-            index = self._order.rows(step)
-            if index.shape[1] not in self._steps:
-                self._prepare(index)
-        self._scores.trace(self.held)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")  # of what vmap calls once for each trial
+            for step in self._order.first_steps(self.trials[0].steps):
+                index = self._order.rows(step)
+                if index.shape[1] not in self._steps:
+                    self._prepare(index)
+            self._scores.trace(self.held)
 
     def _prepare(self, index: Tensor) -> None:
         """How steps of so many rows are done: by operations that are traced where there are enough such steps."""
@@ -197,12 +191,11 @@ class Stack:
         if self._order.count(rows, self.trials[0].steps) < _WORTH_A_TRACE:
             self._steps[rows] = _PreparedStep(self._plainly, draws)
             return
-        example = [*self.held, *self._fixed, index, self._rates[0], self._numbers[0]]
+        example = [*self.held, *self._fixed, index, *self._numbers.of(1)]
         example += [random_words(draw, self.trials, 1, self._data[0].device) for draw in draws]
         form = (*self._form, rows, *draws, *trace_key(example))
         if form not in self._traces:
-            file = trace_files.path_of(self._code(), form)
-            self._traces[form] = traced(self._plainly, *example, spent=len(self.held), fused=True, file=file)
+            self._traces[form] = traced(self._plainly, *example, spent=len(self.held), fused=True)
         self._steps[rows] = _PreparedStep(self._traces[form], draws)
 
     @property
@@ -233,11 +226,132 @@ class Stack:
             self._loss(first[0], first[1], first[2], *(part[index[0]] for part in self._data))
         return list(self._dropout.asked)
 
-    def look(self, *, test: bool = False, held: Sequence[Tensor] | None = None) -> dict[str, dict[str, Tensor]]:
-        """Scores of all trials, (trials,) each; with `test` those on the test samples alone.
+    def look(self, *, test: bool = False) -> dict[str, dict[str, Tensor]]:
+        """Scores of all trials, (trials,) each; with `test` those on the test samples alone."""
+        return self._scores.take(self.held, test=test)
 
-        Args:
-            test: Whether on the test samples.
-            held: What was held before, copied; None for now.
-        """
-        return self._scores.take(self.held if held is None else held, test=test)
+
+class Draw(NamedTuple):
+    """One draw of a random layer in a forward pass.
+
+    Attributes:
+        layer: Its name in the module.
+        call: Number of its call in the forward pass.
+        rows: Samples.
+        width: Words a sample.
+    """
+
+    layer: str
+    call: int
+    rows: int
+    width: int
+
+
+class SuppliedDropout(ReproducibleDropout):
+    """Random layers whose words are passed as tensors, so that every trial of a stack has its own.
+
+    Attributes:
+        asked: The draws of a forward pass, in its order.
+        given: Their words, (rows, width) each; without them words are zeros, and the draw is noted in `asked`.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module, seed=0)
+        self.asked: list[Draw] = []
+        self.given: list[Tensor] = []
+
+    def number_of_call(self, name: str) -> int:
+        """See `ReproducibleDropout.number_of_call`; torch.vmap allows no draw, and repeats no call."""
+        calls = self.calls.setdefault(name, {})
+        return calls.setdefault(len(calls), len(calls) + 1)
+
+    def words(self, name: str, call: int, first: int, rows: int, device: torch.device) -> Callable[[int], Tensor]:
+        """See `ReproducibleDropout.words`."""
+
+        def drawn(width: int) -> Tensor:
+            if self.given:
+                return self.given.pop(0)
+            self.asked.append(Draw(name, call, rows, width))
+            return torch.zeros(rows, width, dtype=torch.int64, device=device)
+
+        return drawn
+
+
+def random_words(draw: Draw, trials: Sequence[Trial], number: int, device: torch.device) -> Tensor:
+    """The words of a draw in update `number`, from 1, of each trial, (trials, rows, width)."""
+    layer, call, rows, width = draw
+    words = [philox_words(trial.seed, number - 1, layer, call, 0, rows, device, width) for trial in trials]
+    return torch.stack([one.to(torch.int64) for one in words])
+
+
+def learning_rates(trials: Sequence[Trial]) -> np.ndarray[Any, Any]:
+    """The learning rate of each trial in each step, (steps, trials)."""
+    schedules = [schedule_of(trial.configuration, trial.steps) for trial in trials]
+    if all(isinstance(schedule, Constant) for schedule in schedules):
+        return np.tile([schedule(0) for schedule in schedules], (trials[0].steps, 1))
+    return np.array([[schedule(step) for schedule in schedules] for step in range(trials[0].steps)])
+
+
+class UpdateNumbers:
+    """Learning rates and number of each update, taken from their tables many at a time, which is quicker.
+
+    Args:
+        trials: Of one number of steps.
+        device: Where they are put.
+    """
+
+    def __init__(self, trials: Sequence[Trial], device: torch.device) -> None:
+        self._rates = torch.from_numpy(learning_rates(trials)).to(device)
+        numbers = torch.arange(1, trials[0].steps + 1, dtype=torch.float64, device=device)
+        self._numbers = numbers[:, None].expand_as(self._rates)
+        self._block = -1
+        self._rows: list[tuple[Tensor, Tensor]] = []
+
+    def of(self, number: int) -> tuple[Tensor, Tensor]:
+        """Those of update `number`, from 1; (trials,) each."""
+        block, place = divmod(number - 1, _BLOCK)
+        if block != self._block:
+            part = slice(block * _BLOCK, (block + 1) * _BLOCK)
+            self._block = block
+            self._rows = list(zip(self._rates[part].unbind(), self._numbers[part].unbind(), strict=True))
+        return self._rows[place]
+
+
+class SampleOrder:
+    """Which samples each trial sees in each step: those that it would see alone.
+
+    Args:
+        trials: Of one batch size.
+        samples: Of the training data.
+        device: Where the numbers of samples are put.
+    """
+
+    def __init__(self, trials: Sequence[Trial], samples: int, device: torch.device) -> None:
+        self._device = device
+        self._seeds = [trial.seed for trial in trials]
+        self._size = trials[0].batch_size
+        self._samples = samples
+        self._epoch = -1
+        self._batches: list[Tensor] = []
+
+    def rows(self, step: int) -> Tensor:
+        """Numbers of the samples of step `step`, from 0; (trials, samples of the batch)."""
+        per_epoch = -(-self._samples // self._size)
+        epoch, place = divmod(step, per_epoch)
+        if epoch != self._epoch:
+            drawn = torch.from_numpy(orders(self._seeds, epoch, self._samples)).to(self._device)
+            self._epoch, self._batches = epoch, [part.contiguous() for part in drawn.split(self._size, dim=1)]
+        return self._batches[place]
+
+    def first_steps(self, steps: int) -> list[int]:
+        """The first step of each number of samples among so many steps, from 0."""
+        last = -(-self._samples // self._size) - 1
+        return [0, last] if self._samples % self._size and 0 < last < steps else [0]
+
+    def count(self, rows: int, steps: int) -> int:
+        """How many of the first `steps` steps have so many rows."""
+        epochs = steps // -(-self._samples // self._size)
+        left = self._samples % self._size
+        if rows == left and rows != self._size:
+            return epochs
+        return steps - (epochs if left else 0)

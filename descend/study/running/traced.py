@@ -1,37 +1,36 @@
-"""A function of tensors as the plain list of operations that it comes to.
+"""A function of tensors as the plain list of operations that it comes to, recorded as they run.
 
 Dispatching `vmap` and `grad` again costs as much as the arithmetic of a small network does. A trace pays it once; what
 is run afterwards are the same operations in the same order, without those that change nothing or repeat another one,
-and over memory that is free again where they are elementwise. It holds for one set of shapes, and needs no compiler:
-the operations are called by TorchScript's interpreter, which takes a third of the time in which Python calls them.
+and over memory that is free again where they are elementwise. It holds for one set of shapes, and needs no compiler: it
+is a graph of torch.fx, whose Python code calls them. Torch's `make_fx` records the same, and imports torch's compiler
+for it, which takes longer than a small study.
 """
 
 from __future__ import annotations
 
+import math
 import operator
-import warnings
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 
 import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from descend.study.running import trace_files
 from descend.study.running.cpu_kernels import decompositions
-from descend.study.running.recorder import recorded
-from descend.torch_private import inline_calls, operator_schema, private_operator
+from descend.torch_private import decomposed, dispatch_mode, operator_schema, private_operator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch import Tensor
-    from torch.fx import Graph, Node
 
     Function = Callable[..., list[Tensor]]
 
-__all__ = ["traced"]
+__all__ = ["TensorForm", "recorded", "traced"]
 
 _aten = torch.ops.aten
-_as_it_is = torch.jit.optimized_execution  # pyright: ignore[reportPrivateImportUsage]  # documented, and not exported
 _IN_PLACE: dict[Any, Any] = {
     _aten.add.Tensor: _aten.add_.Tensor,
     _aten.sub.Tensor: _aten.sub_.Tensor,
@@ -45,12 +44,37 @@ _IN_PLACE: dict[Any, Any] = {
     _aten.relu.default: _aten.relu_.default,
     _aten.sqrt.default: _aten.sqrt_.default,
 }
+_FILLED: dict[Any, int] = {_aten.ones_like.default: 1, _aten.zeros_like.default: 0}
+_MOST_KEPT = 2**20  # elements of a constant, for which memory is taken as long as the trace exists
 _VIEWS = (_aten.expand.default, _aten.view.default, private_operator("_unsafe_view").default)
+# Operations whose public functions take the same arguments, in a third of the time: their parser is in C++.
+_PUBLIC_FUNCTIONS = """
+abs add add_ addcmul addcmul_ addmm all amax amin any argmax bitwise_and bitwise_not bitwise_or bmm cat clamp clamp_min
+clone convolution cos cumsum div div_ embedding eq erf exp exp_ fill full gather ge gt index_select le lerp log log_
+logical_and logical_not lt max maximum mean minimum mm mul mul_ native_layer_norm ne neg neg_ ones permute pow
+reciprocal relu relu_ rsqrt rsub scalar_tensor scatter select sigmoid sign sin split_with_sizes sqrt sqrt_ squeeze stack
+sub sub_ sum tanh transpose unsqueeze where zeros
+"""
+_DEFAULTS = {"pin_memory": False, "layout": torch.strided}  # which a function need not be given
 
 
-def traced(
-    function: Function, *example: Tensor, spent: int = 0, fused: bool = False, file: Path | None = None
-) -> Function:
+class TensorForm(NamedTuple):
+    """How the values of a node lie in memory.
+
+    Attributes:
+        shape: Of the tensor.
+        dtype: Of its elements.
+        stride: Elements from one index to the next, of each dimension.
+        device: Of their memory.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stride: tuple[int, ...]
+    device: torch.device
+
+
+def traced(function: Function, *example: Tensor, spent: int = 0, fused: bool = False) -> Function:
     """The operations of a function for tensors of the shapes of `example`.
 
     Args:
@@ -59,78 +83,150 @@ def traced(
         spent: So many of the first tensors are not read again by the caller, who passes as many of the first
             results in their place next time; they may be written over.
         fused: Let a product and the sum that it goes into be one operation, which rounds once instead of twice.
-        file: Where the trace is kept for other processes; one that is there and agrees is used.
     """
-    if file is not None and (kept := trace_files.load(file)) is not None:
-        call = _called(kept)
-        if trace_files.agrees(call, function, example):
-            return call
     module = recorded(function, example, decompositions(example))
     graph = module.graph
     for node in list(graph.nodes):
-        if _changes_nothing(node):
-            node.replace_all_uses_with(cast("Node", node.args[0]))
+        if (same := _same_value(node)) is not None:
+            node.replace_all_uses_with(same)
             graph.erase_node(node)
     graph.eliminate_dead_code()
     if all(_is_pure(node) for node in graph.nodes if node.op == "call_function"):
+        _compute_constants(module)
         _compute_once(graph)
         if fused:
             _fuse(graph)
         _write_in_place(graph, spent)
     for node in graph.nodes:
-        if node.target is _aten.convolution_backward.default:
-            node.target, node.args = _backward_of_convolution(node.args[3:]), node.args[:3]
+        if node.op == "call_function":
+            _call_quickly(node)
     module.recompile()
-    script = _script(module.forward, example)
-    if script is None:
-        return module.forward
-    if file is not None:
-        trace_files.save(script, file)
-    return _called(script)
+    vars(module).update(module.named_buffers())  # where Python finds them without `nn.Module.__getattr__`
+    return module.forward
 
 
-def _backward_of_convolution(settings: Sequence[Any]) -> Callable[[Tensor, Tensor, Tensor], Any]:
-    """The gradients of a convolution as TorchScript, whose tracer takes no lists of truth values.
+def recorded(
+    function: Callable[..., Sequence[Tensor]],
+    example: Sequence[Tensor],
+    decompositions: Mapping[Any, Callable[..., Any]],
+) -> GraphModule:
+    """A graph of ATen operations, whose nodes have their `TensorForm` as `meta["form"]`.
+
+    Transforms of torch.func are gone from it: it is what they come to for tensors of these shapes.
 
     Args:
-        settings: What follows gradient, input and weights among the operation's arguments: numbers and lists of them.
+        function: A function of tensors, without decisions that depend on their values.
+        example: What it is called with.
+        decompositions: Functions by the operation that they stand for; one may return NotImplemented.
+
+    Raises:
+        RuntimeError: an operation asks for the value of a tensor, so that what follows may depend on it.
     """
-    given = ", ".join(repr(list(one) if isinstance(one, (list, tuple)) else one) for one in settings)
-    text = f"""
-def backward(gradient, input, weight):
-    return torch.ops.aten.convolution_backward(gradient, input, weight, {given})
-"""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that TorchScript is no longer worked on
-        script: Any = torch.jit.CompilationUnit(text).backward
-
-    def backward_of_convolution(gradient: Tensor, inputs: Tensor, weight: Tensor) -> Any:
-        return script(gradient, inputs, weight)
-
-    return backward_of_convolution
+    recorder = _GraphRecorder(decompositions)
+    for number, x in enumerate(example):
+        recorder.note(x, recorder.graph.placeholder(f"given_{number}"))
+    with recorder.mode:
+        results = function(*example)
+    recorder.graph.output([recorder.node_of(x) for x in results])
+    return GraphModule(recorder.constants, recorder.graph)
 
 
-def _script(function: Function, example: Sequence[Tensor]) -> Any:
-    """The same operations for an interpreter that is not Python's; None where there is none."""
-    copies = [x.detach().clone() for x in example]  # which it may write over
-    try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # that TorchScript is no longer worked on: it is not asked to compile
-            script: Any = torch.jit.trace(lambda *given: tuple(function(*given)), tuple(copies), check_trace=False)
-        inline_calls(script)  # a file has no place for the functions that are called
-        return script
-    except Exception:  # it says in many ways that it cannot, and nothing depends on it but the speed
-        return None
+class _GraphRecorder:
+    """Sees every operation below autograd and vmap, and notes it.
+
+    Attributes:
+        mode: The context in which it does so.
+        graph: What was noted.
+        constants: Tensors that are neither given nor made by an operation, by name.
+    """
+
+    def __init__(self, decompositions: Mapping[Any, Callable[..., Any]]) -> None:
+        self.mode = dispatch_mode(self._run)
+        self.graph = Graph()
+        self.constants: dict[str, Tensor] = {}
+        self._decompositions = decompositions
+        self._nodes: Any = WeakTensorKeyDictionary()  # of tensors that still exist
+        self._fixed: set[Node] = set()  # whose values do not depend on what is given
+
+    def note(self, value: Any, node: Node) -> None:
+        """Remember which node's value a tensor is, or tensors in a list."""
+        if isinstance(value, torch.Tensor):
+            self._nodes[value] = node
+            if value.layout is torch.strided:
+                node.meta["form"] = TensorForm(tuple(value.shape), value.dtype, value.stride(), value.device)
+        elif isinstance(value, (tuple, list)):
+            for place, part in enumerate(cast("Sequence[Any]", value)):
+                own = self.graph.call_function(operator.getitem, (node, place))
+                if node in self._fixed:
+                    self._fixed.add(own)
+                self.note(part, own)
+
+    def node_of(self, x: Tensor) -> Node:
+        """The node whose value a tensor is; one that no operation made is a constant."""
+        if x not in self._nodes:
+            name = f"constant_{len(self.constants)}"
+            self.constants[name] = x
+            node = self._nodes[x] = self.graph.create_node("get_attr", name)
+            self._fixed.add(node)
+        return self._nodes[x]
+
+    def _run(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Run an operation, and note it or what stands for it."""
+        tensors = list(_tensors_in((*args, *options.values())))
+        with self.mode:
+            made = self._in_parts(func, tensors, args, options)
+        if made is not NotImplemented:
+            return made
+        func = _aten.lift_fresh_copy.default if func is _aten.lift_fresh.default else func
+        given = tuple(map(self._noted, args)), {name: self._noted(x) for name, x in options.items()}
+        fixed = bool(tensors) and self._fixed.issuperset(map(self.node_of, tensors))
+        if torch.Tag.data_dependent_output in func.tags:
+            if fixed:
+                return func(*args, **options)
+            raise RuntimeError(f"{func} asks for the value of a tensor while operations are recorded")
+        made = func(*args, **options)
+        node = self.graph.call_function(func, *given)
+        if fixed and torch.Tag.nondeterministic_seeded not in func.tags:
+            self._fixed.add(node)
+        self.note(made, node)
+        return made
+
+    def _in_parts(self, func: Any, tensors: Sequence[Tensor], args: Sequence[Any], options: dict[str, Any]) -> Any:
+        """The result of what stands for an operation; NotImplemented where nothing does."""
+        made = NotImplemented
+        if func in self._decompositions:
+            made = self._decompositions[func](*args, **options)
+        return decomposed(func, tensors, args, options) if made is NotImplemented else made
+
+    def _noted(self, x: Any) -> Any:
+        """An argument with nodes in the place of tensors."""
+        if isinstance(x, (tuple, list)):
+            return [self._noted(part) for part in cast("Sequence[Any]", x)]
+        return self.node_of(x) if isinstance(x, torch.Tensor) else x
 
 
-def _called(script: Any) -> Function:
-    """A function of TorchScript as one of tensors to a list."""
+def _tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """All tensors among arguments and in lists of them."""
+    for x in values:
+        if isinstance(x, torch.Tensor):
+            yield x
+        elif isinstance(x, (tuple, list)):
+            yield from _tensors_in(cast("Sequence[Any]", x))
 
-    def called(*given: Tensor) -> list[Tensor]:
-        with _as_it_is(False):  # so that the first calls give the bits of all others
-            return list(script(*given))
 
-    return called
+def _same_value(node: Node) -> Node | None:
+    """The operand, or an operand's operand, that can take a node's place; None where there is none."""
+    if node.target is _aten.transpose.int:
+        first = cast("Node", node.args[0])
+        twice = first.target is _aten.transpose.int and _swapped(first) == _swapped(node)
+        return cast("Node", first.args[0]) if twice else None
+    return cast("Node", node.args[0]) if _changes_nothing(node) else None
+
+
+def _swapped(node: Node) -> set[Any]:
+    """The dimensions that a transpose swaps."""
+    dims = len(_form(node)[0])
+    return {cast("int", dim) % dims for dim in node.args[1:]}
 
 
 def _changes_nothing(node: Node) -> bool:
@@ -156,7 +252,7 @@ def _view_of(given: tuple[Any, ...], user: Node) -> tuple[int, ...] | None:
     Returns:
         None where it is no such view, or where what is made from it could then lie in memory in another way.
     """
-    shape, dtype, strides = given
+    shape, dtype, strides, _ = given
     if user.target is not _aten.view.default or any(
         later.op != "call_function" or _is_view(later) for later in user.users
     ):
@@ -180,6 +276,31 @@ def _is_pure(node: Node) -> bool:
     if operator_schema(target).is_mutable or "batch_norm" in str(target):
         return False
     return torch.Tag.nondeterministic_seeded not in target.tags
+
+
+def _compute_constants(module: GraphModule) -> None:
+    """Compute now what depends on the values of no input."""
+    for node in list(module.graph.nodes):
+        sources = node.all_input_nodes
+        if node.op != "call_function" or "form" not in node.meta or math.prod(_form(node)[0]) > _MOST_KEPT:
+            continue
+        if node.target in _FILLED:
+            shape, dtype, strides, device = _form(node)
+            made = torch.empty_strided(shape, strides, dtype=dtype, device=device).fill_(_FILLED[node.target])
+        elif all(one.op == "get_attr" for one in sources):
+            values = {one: getattr(module, cast("str", one.target)) for one in sources}
+            args, options = map_arg((node.args, node.kwargs), values.__getitem__)
+            made = node.target(*args, **options)
+        else:
+            continue
+        name = f"computed_{node.name}"
+        setattr(module, name, made)
+        with module.graph.inserting_before(node):
+            constant = module.graph.create_node("get_attr", name)
+        constant.meta = node.meta
+        node.replace_all_uses_with(constant)
+        module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
 
 
 def _compute_once(graph: Graph) -> None:
@@ -292,3 +413,28 @@ def _is_view(node: Node) -> bool:
 def _form(node: Any) -> tuple[Any, ...]:
     """Shape, type and strides of a value; of a constant, which has no notes, something that is like nothing else."""
     return node.meta.get("form", (node,)) if isinstance(node, torch.fx.Node) else (node,)
+
+
+def _call_quickly(node: Node) -> None:
+    """Let an operation be called by the public function of its name."""
+    name = str(node.target).split(".")[1] if hasattr(node.target, "overloadpacket") else ""
+    if not name or not _tensors_are_tensors(name, node):
+        return
+    node.kwargs = {key: x for key, x in node.kwargs.items() if key not in _DEFAULTS or x != _DEFAULTS[key]}
+    if node.target in _VIEWS:
+        name = "expand" if node.target is _aten.expand.default else "view"
+        node.op, node.target, node.args = "call_method", name, (node.args[0], *cast("Sequence[Any]", node.args[1]))
+    elif node.target is _aten.linalg_vector_norm.default:
+        node.target = torch.linalg.vector_norm
+    elif name == "_to_copy" and node.kwargs.keys() <= {"dtype", "device", "memory_format"}:
+        node.target, node.kwargs = torch.Tensor.to, {**node.kwargs, "copy": True}
+    elif name in _PUBLIC_FUNCTIONS.split():
+        node.target = getattr(torch, name, None) or getattr(torch.Tensor, name)
+
+
+def _tensors_are_tensors(name: str, node: Node) -> bool:
+    """Whether no number stands for a tensor, which operations allow; functions do as a second operand of arithmetic."""
+    kinds = [str(one.type) for one in operator_schema(node.target).arguments]
+    pairs = enumerate(zip(kinds, node.args, strict=False))
+    numbers = [place for place, (kind, x) in pairs if kind == "Tensor" and not isinstance(x, Node)]
+    return not numbers or (numbers == [1] and name.rstrip("_") in ("add", "sub", "mul", "div"))

@@ -10,12 +10,14 @@ diverged.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import math
 import random
 import time
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,13 +31,13 @@ from descend.study.running.stacked_update import updates_of
 from descend.study.running.trial import Record, Trial, evaluation_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from torch import Tensor, nn
 
     from descend.study.task import StudyTask
 
-__all__ = ["BegunStacks", "StackRun", "Tried", "can_run_vmapped", "run_vmapped", "try_together"]
+__all__ = ["StackRun", "can_run_vmapped", "few_collections", "run_vmapped"]
 
 _TRIED = 2  # trials that are run both ways before more are trusted to a stack
 _TRIED_STEPS = 3
@@ -43,27 +45,10 @@ _DRAWS = "the module draws random numbers outside of torch's layers, which the t
 _ROUNDING = 1e-2  # relative difference of a loss after these steps that is more than rounding, in float16 too
 
 
-class Tried(NamedTuple):
-    """What came of a few steps of trials as a stack and one by one.
-
-    Attributes:
-        obstacle: Why the trials cannot run at once; None if they can.
-        seconds_alone: At most so many a step of one of them takes alone; None where none was run.
-    """
-
-    obstacle: str | None
-    seconds_alone: float | None = None
-
-
 def can_run_vmapped(task: StudyTask, trials: Sequence[Trial], kinds: dict[str, Any]) -> str | None:
     """Why these trials cannot run at once; None if they can, which is tried with a few steps of the first ones."""
-    return try_together(task, trials, kinds).obstacle
-
-
-def try_together(task: StudyTask, trials: Sequence[Trial], kinds: dict[str, Any]) -> Tried:
-    """Whether trials can run at once, tried with a few steps of the first ones."""
     if reason := _forbidden(task, trials, kinds):
-        return Tried(reason)
+        return reason
     module = task.module(trials[0].seed)
     short = [dataclasses.replace(trial, steps=_TRIED_STEPS) for trial in trials[:_TRIED]]
     few = task.with_fewer(_TRIED_STEPS * trials[0].batch_size, trials[0].batch_size)
@@ -74,12 +59,10 @@ def try_together(task: StudyTask, trials: Sequence[Trial], kinds: dict[str, Any]
         raise
     except Exception as error:  # whatever vmap cannot do, it says in one of many ways
         line = str(error).strip().partition(chr(10))[0]
-        return Tried(f"a stack of these modules fails: {type(error).__name__}: {line}")
+        return f"a stack of these modules fails: {type(error).__name__}: {line}"
     if _outside(module) != before:
-        return Tried(_DRAWS)
-    alone = [run_trial(few, trial, 1) for trial in short]
-    times = [(one.train_seconds[-1] - one.train_seconds[0]) / _TRIED_STEPS for one in alone if one.status == "done"]
-    return Tried(_difference(stacked, alone), min(times, default=None))
+        return _DRAWS
+    return _difference(stacked, [run_trial(few, trial, 1) for trial in short])
 
 
 def _forbidden(task: StudyTask, trials: Sequence[Trial], kinds: dict[str, Any]) -> str | None:
@@ -116,7 +99,7 @@ def _difference(stacked: Sequence[Record], alone: Sequence[Record]) -> str | Non
 
 
 class StackRun:
-    """A stack on its way from its first update to its records. It may stand still between updates.
+    """A stack from its first update to its records.
 
     Args:
         task: A prepared task.
@@ -137,27 +120,10 @@ class StackRun:
         self.trials = trials
         self.steps = 0
         self._at = evaluation_steps(trials[0].steps, evaluations)
-        self.stack = Stack(task, trials, len(self._at))
-        self._unseen: list[Tensor] | None = None  # what was held before the first update, where no look was taken
+        with few_collections():
+            self.stack = Stack(task, trials, len(self._at))
         self._looks: list[dict[str, dict[str, Tensor]]] = []
         self._seconds = time.perf_counter() - began
-
-    def step_before_looks(self) -> float | None:
-        """One update before any scores are taken, those before the first one included, which `records` makes up for.
-
-        Returns:
-            Its seconds, and None where the next update is one after which scores are taken.
-        """
-        if self.steps + 1 in self._at:
-            return None
-        if self._unseen is None:
-            self._unseen = [x.clone() for x in self.stack.held]
-        began = time.perf_counter()
-        self.steps += 1
-        self.stack.step(self.steps)
-        seconds = time.perf_counter() - began
-        self._seconds += seconds
-        return seconds
 
     def records(self) -> Iterator[Record]:
         """Run it to its end.
@@ -168,8 +134,7 @@ class StackRun:
         began, trials, stack = time.perf_counter(), self.trials, self.stack
         with warnings.catch_warnings(), SignalHandler() as stop:
             warnings.simplefilter("ignore")  # vmap says where it falls back to a loop
-            self._looks.append(stack.look(held=self._unseen))
-            self._unseen = None
+            self._looks.append(stack.look())
             while self.steps < trials[0].steps:
                 self.steps += 1
                 stack.step(self.steps)
@@ -193,39 +158,11 @@ class StackRun:
             yield record
 
 
-class BegunStacks:
-    """Stacks that were begun while ways of running trials were timed, until each is taken."""
-
-    def __init__(self) -> None:
-        self._runs: list[StackRun] = []
-
-    def keep(self, run: StackRun) -> None:
-        """Keep a run for the one that continues it."""
-        self._runs.append(run)
-
-    def take(self, task: StudyTask, trials: Sequence[Trial], evaluations: int) -> StackRun:
-        """The run of these trials: one that was begun, which is given once, or a new one.
-
-        Raises:
-            ConfigurationError: the trials cannot run together.
-        """
-        for place, run in enumerate(self._runs):
-            if list(run.trials) == list(trials):
-                return self._runs.pop(place)
-        return StackRun(task, trials, evaluations)
-
-    def drop(self) -> None:
-        """Forget those that were not taken."""
-        self._runs.clear()
-
-
 def run_vmapped(
     task: StudyTask,
     trials: Sequence[Trial],
     evaluations: int,
     kinds: dict[str, Any] | None = None,
-    *,
-    begun: BegunStacks | None = None,
 ) -> Iterator[Record]:
     """Records of trials that are alike: of one arm, batch size, number of steps and workload.
 
@@ -234,16 +171,25 @@ def run_vmapped(
         trials: What is run.
         evaluations: Looks at the scores of each.
         kinds: Not used; trials with optimizers of other libraries do not run together.
-        begun: A stack of these trials may be among them, and is continued then.
 
     Raises:
         ConfigurationError: the trials cannot run together.
         Stopped: a signal asked it to stop; none of the trials is recorded, and they run again.
     """
-    run = (begun or BegunStacks()).take(task, trials, evaluations)
-    if begun is not None:
-        begun.drop()
-    yield from run.records()
+    yield from StackRun(task, trials, evaluations).records()
+
+
+@contextlib.contextmanager
+def few_collections() -> Generator[None]:
+    """Without collections of garbage, for a moment in which many objects are made: one of all that torch and its
+    libraries have made takes as long as a small stack."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _as_lists(look: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, list[float]]]:

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from descend.study.running import cpu_kernels
 from descend.study.running.cpu_kernels import decompositions
@@ -39,31 +37,13 @@ def test_gradients_of_a_convolution(name, mask, most, monkeypatch):
     (g,) = draws(aten.convolution(x, weight, None, *rest).shape)
     expected = aten.convolution_backward(g, x, weight, [len(weight)], *rest, mask)
     found = FASTER[aten.convolution_backward.default](g, x, weight, [len(weight)], *rest, mask)
-    if mask in ([True, True, True], [True, False, True]):
+    if mask[0] or not most:
         assert found is NotImplemented
         return
     for ours, theirs in zip(found, expected, strict=True):
         assert (ours is None) == (theirs is None)
         if ours is not None:
             torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-
-
-def test_a_trace_with_the_gradient_of_a_first_convolution_runs_without_python():
-    """TorchScript has no type for a list in which a tensor is missing, and such a trace could not be kept on disk."""
-    layer = nn.Conv2d(1, 2, 3, dtype=torch.float64)
-    (x,) = draws((4, 1, 5, 5))
-
-    def gradients(weight, bias, x):
-        def call(*given):
-            return torch.func.functional_call(layer, dict(zip(("weight", "bias"), given, strict=True)), x)
-
-        return list(torch.func.grad(lambda *given: call(*given).square().sum(), (0, 1))(weight, bias))
-
-    example = (layer.weight.detach(), layer.bias.detach(), x)
-    module = make_fx(gradients, decomposition_table=decompositions(example))(*example)
-    script = torch.jit.trace(lambda *given: tuple(module(*given)), example, check_trace=False)
-    for ours, theirs in zip(script(*example), gradients(*example), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("most", [2**24, 0], ids=["by windows", "by torch"])
@@ -134,14 +114,6 @@ def test_products_of_stacks(shape, of_weights, turned):
     assert (found is not NotImplemented) == turned
     if turned:
         torch.testing.assert_close(found, torch.einsum("tij,tkj->tik", x, weights), rtol=1e-12, atol=1e-12)
-
-
-def test_ones_depend_on_a_shape_alone():
-    (x,) = draws((3, 4))
-    graph = make_fx(lambda x: torch.ones_like(x.exp()), decomposition_table=FASTER)(x).graph
-    graph.eliminate_dead_code()
-    assert not any(node.target is aten.exp.default for node in graph.nodes)
-    assert torch.equal(FASTER[aten.ones_like.default](x), torch.ones(3, 4, dtype=x.dtype))
 
 
 def test_log_softmax_and_its_gradient():

@@ -1,7 +1,5 @@
-"""Measuring the ways of running trials: what it says, and how long it continues."""
+"""Which executor "auto" stands for, by a rule that looks at no clock, and what a trial's needs forbid."""
 
-import re
-import time
 import warnings
 from pathlib import Path
 
@@ -16,13 +14,9 @@ from descend.study.running import executor_choice as choose
 from descend.study.running.scheduler import conduct
 from descend.study.running.sequential import run_sequentially
 from descend.study.running.stack import Stack
-from descend.study.running.trial import Record
-from descend.study.running.trial_setup import TrialCheckpoints, TrialSetup
+from descend.study.running.trial import TrialCheckpoints, TrialSetup
 from descend.study.running.trial_store import Memory
-from descend.study.running.vmapped import BegunStacks, Tried
 from descend.study.task import StudyTask
-
-TOGETHER = choose.Executor("together", choose.run_vmapped, 64, "asked for")
 
 
 class Attention(nn.Module):
@@ -37,7 +31,7 @@ class Attention(nn.Module):
         return self.head(nn.functional.scaled_dot_product_attention(query, key, value).flatten(1, 2).mean(1))
 
 
-def test_measuring_a_stack_says_nothing_of_vmap_and_all_that_others_say():
+def test_tracing_a_stack_says_nothing_of_vmap_and_all_that_others_say():
     class Telling(nn.Module):
         def forward(self, x):
             warnings.warn("of the user", UserWarning, stacklevel=1)
@@ -48,150 +42,57 @@ def test_measuring_a_stack_says_nothing_of_vmap_and_all_that_others_say():
         task = StudyTask(model, nn.CrossEntropyLoss(), (x, y), (x, y)).prepared()
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            choose.seconds_a_step(TOGETHER, task, [trial(i, steps=4) for i in range(2)], {}, 2)
             Stack(task, [trial(i, steps=70) for i in range(2)]).trace()
         assert sorted({str(one.message) for one in warned}) == said
 
 
-@pytest.mark.parametrize(("enough", "steps"), [(0.0, 2), (1e9, 13)])
-def test_a_slow_stack_is_measured_with_few_steps(monkeypatch, enough, steps):
-    monkeypatch.setattr(choose, "_ENOUGH_SECONDS", enough)
-    taken = []
-    step = Stack.step
-
-    def counted(stack, number):
-        taken.append(number)
-        step(stack, number)
-
-    monkeypatch.setattr(Stack, "step", counted)
-    choose.seconds_a_step(TOGETHER, mlp(width=4).prepared(), [trial(i) for i in range(2)], {})
-    assert taken == list(range(1, steps + 1))
-
-
-EVERY = {"one": 1e-2, "stacks": 1e-4, "together": 2e-4, "processes": 5e-3}
-
-
-def chosen_by(monkeypatch, times, steps, possible=("together", "stacks", "processes"), cores=2, alone=None):
-    """The executor that is chosen where each has these times, and those that were measured."""
-    asked = []
-
-    def seconds(way, task, trials, kinds, count=12, **of_stacks):
-        asked.append(way.name)
-        return times[way.name]
-
-    monkeypatch.setattr(choose, "seconds_a_step", seconds)
+def chosen_by(monkeypatch, *, width=8, steps=1000, count=8, batch_size=32, cores=2, forks=True, obstacle=None, **given):
+    """The name of the executor that is chosen, where stacks can run but for an obstacle."""
     monkeypatch.setattr(choose, "cores", lambda: cores)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    obstacles = {name: None if name in possible else "no" for name in ("together", "stacks", "processes")}
-    monkeypatch.setattr(choose, "try_together", lambda task, trials, kinds: Tried(obstacles["together"], alone))
-    monkeypatch.setattr(choose, "can_stack_in_processes", lambda task: obstacles["stacks"])
-    monkeypatch.setattr(choose, "can_fork", lambda task: obstacles["processes"])
-    return choose.choose(None, [trial(i, steps=steps) for i in range(5)], 1, "auto", {}), asked
+    monkeypatch.setattr(choose, "can_run_vmapped", lambda task, trials, kinds: obstacle)
+    divided = None if cores > 1 else "there is one processor"
+    monkeypatch.setattr(choose, "can_stack_in_processes", lambda task: divided)
+    monkeypatch.setattr(choose, "can_fork", lambda task: divided)
+    trials = [trial(i, steps=steps, batch_size=batch_size) for i in range(count)]
+    return choose.choose(mlp(width=width).prepared(), trials, 1, "auto", {}, forks=forks, **given)
 
 
 @pytest.mark.parametrize(
-    ("times", "steps", "possible", "name", "measured"),
+    ("given", "name"),
     [
-        (EVERY, 1000, ("together", "stacks", "processes"), "stacks", ["stacks", "one"]),
-        (EVERY, 20, ("together", "stacks", "processes"), "together", ["stacks", "one"]),  # shorter than a fork
-        (EVERY, 1000, ("together", "processes"), "together", ["together", "one"]),
-        (EVERY | {"stacks": 8e-3}, 1000, ("together", "stacks", "processes"), "processes", ["stacks", "one"]),
-        (EVERY | {"stacks": 8e-3}, 3, ("together", "stacks", "processes"), "stacks", ["stacks", "one"]),  # too short
-        (EVERY | {"stacks": 5.2e-3}, 1000, ("together", "stacks", "processes"), "stacks", ["stacks", "one"]),
-        (EVERY, 1000, ("processes",), "processes", ["one"]),
-        (EVERY, 4, ("processes",), "one", ["one"]),  # shorter than the forks
+        ({"steps": 100}, "together"),  # shorter than a fork
+        ({"steps": 5000}, "stacks"),
+        ({"steps": 5000, "cores": 1}, "together"),
+        ({"steps": 5000, "forks": False}, "together"),
+        ({"steps": 5000, "count": 3}, "together"),  # few for two processors
+        ({"steps": 5000, "count": 1, "planned": 8}, "stacks"),  # the last one that is left
+        ({"count": 1}, "one"),
+        ({"steps": 5000, "count": 2, "cores": 1}, "together"),
+        ({"width": 8000, "batch_size": 16}, "stacks"),  # 600,010 parameters
+        ({"width": 8000}, "processes"),
+        ({"width": 8000, "cores": 1}, "one"),
+        ({"width": 8000, "steps": 50}, "one"),  # shorter than the forks
+        ({"obstacle": "no"}, "processes"),
+        ({"obstacle": "no", "forks": False}, "one"),
     ],
 )
-def test_what_is_measured_and_chosen(monkeypatch, times, steps, possible, name, measured):
-    chosen, asked = chosen_by(monkeypatch, times, steps, possible)
-    assert (chosen.name, asked) == (name, measured)
+def test_which_executor_the_rule_names(monkeypatch, given, name):
+    assert chosen_by(monkeypatch, **given).name == name
 
 
-@pytest.mark.parametrize(
-    ("alone", "possible", "measured"),
-    [
-        (None, ("together", "stacks", "processes"), ["stacks", "one"]),
-        (5.9e-4, ("together", "stacks", "processes"), ["stacks", "one"]),  # two processes take half of it
-        (6.1e-4, ("together", "stacks", "processes"), ["stacks"]),
-        (6.1e-4, ("together",), ["together"]),
-        (5.9e-4, ("together",), ["together", "one"]),
-    ],
-)
-def test_what_is_far_from_a_stack_is_not_timed(monkeypatch, alone, possible, measured):
-    """Three times as fast as every process at once, by the trials that were run alone to try the stack."""
-    name = measured[0]
-    found, asked = chosen_by(monkeypatch, {"one": 1e-2, "stacks": 1e-4, "together": 2e-4}, 1000, possible, alone=alone)
-    assert (found.name, asked) == (name, measured)
+def test_the_reason_names_the_rule_or_what_forbids_a_stack(monkeypatch):
+    assert chosen_by(monkeypatch).reason == "parameters times the batch size are 19,520"
+    assert chosen_by(monkeypatch, obstacle="it draws").reason == "not together: it draws"
+    large = chosen_by(monkeypatch, width=8000).reason
+    assert large == "not together: parameters times the batch size are 19,200,320, more than 16,777,216"
 
 
-def test_a_stack_that_was_timed_is_the_one_that_runs(monkeypatch):
-    """To the bits of a run that nothing was timed before, with scores before the first update."""
-    task, trials = mlp(width=4).prepared(), [trial(i, steps=20) for i in range(3)]
-    known = list(choose.run_vmapped(task, trials, 2))
-    begun = BegunStacks()
-    choose.seconds_a_step(TOGETHER, task, trials, {}, 5, begun=begun, evaluations=2)
-    taken, step = [], Stack.step
-    monkeypatch.setattr(Stack, "step", lambda stack, number: taken.append(number) or step(stack, number))
-    found = list(choose.run_vmapped(task, trials, 2, begun=begun))
-    assert [(one.trial, one.steps, one.scores) for one in found] == [
-        (one.trial, one.steps, one.scores) for one in known
+def test_what_is_left_of_a_study_is_stacked_as_the_whole_was(monkeypatch):
+    """Rounding of a stack is not that of a trial alone, so it may not depend on where a study was interrupted."""
+    stacked = [
+        chosen_by(monkeypatch, count=count, steps=steps, planned=8).name for count in (8, 1) for steps in (9, 9000)
     ]
-    assert taken == list(range(7, 21))
-    taken.clear()
-    list(choose.run_vmapped(task, trials, 2, begun=begun))
-    assert taken == list(range(1, 21))  # it is given once
-
-
-def test_a_stack_of_other_trials_is_not_continued():
-    task = mlp(width=4).prepared()
-    begun = BegunStacks()
-    choose.seconds_a_step(TOGETHER, task, [trial(i, steps=20) for i in range(3)], {}, 5, begun=begun)
-    others = [trial(i, steps=20) for i in range(1, 3)]
-    (first, second) = choose.run_vmapped(task, others, 1, begun=begun)
-    assert [first.trial, second.trial] == others
-
-
-def test_no_step_after_which_scores_are_taken_is_timed(monkeypatch):
-    taken, step = [], Stack.step
-    monkeypatch.setattr(Stack, "step", lambda stack, number: taken.append(number) or step(stack, number))
-    assert choose.seconds_a_step(TOGETHER, mlp(width=4).prepared(), [trial(0, steps=6)], {}, evaluations=2) > 0
-    assert taken == [1, 2]
-
-
-def test_stacks_are_timed_in_this_process_as_wide_as_they_run_and_by_one_thread(monkeypatch):
-    widths, step, threads = [], Stack.step, torch.get_num_threads()
-
-    def counted(stack, number):
-        widths.append((len(stack.trials), torch.get_num_threads()))
-        step(stack, number)
-
-    monkeypatch.setattr(Stack, "step", counted)
-    monkeypatch.setattr(choose, "divided", lambda trials: [trials[:3], trials[3:]])
-    way = choose.Executor("stacks", choose.run_in_stacks, 64, "asked for")
-    assert choose.seconds_a_step(way, mlp(width=4).prepared(), [trial(i) for i in range(5)], {}, 2) > 0
-    assert set(widths) == {(3, 1)}
-    assert torch.get_num_threads() == threads
-
-
-def test_processes_are_judged_by_trials_of_as_many_threads_as_they_have(monkeypatch):
-    """One trial by two threads takes half of what it takes in a process; what processes share is in neither time."""
-    threads, before = [], torch.get_num_threads()
-
-    def seconds(way, task, trials, kinds, count=12, **of_stacks):
-        threads.append(torch.get_num_threads())
-        return {1: 1e-2, 2: 5e-3}[torch.get_num_threads()]
-
-    monkeypatch.setattr(choose, "seconds_a_step", seconds)
-    monkeypatch.setattr(choose, "cores", lambda: 2)
-    monkeypatch.setattr(choose, "can_fork", lambda task: None)
-    monkeypatch.setattr(choose, "try_together", lambda task, trials, kinds: Tried("no"))
-    torch.set_num_threads(2)
-    try:
-        found = choose.choose(None, [trial(i, steps=1000) for i in range(4)], 1, "auto", {})
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-    assert (found.name, threads) == ("one", [2, 1])
+    assert stacked == ["together", "stacks"] * 2
 
 
 SAVED = TrialSetup(checkpoints=TrialCheckpoints(Path("trials"), 5))
@@ -227,45 +128,3 @@ def test_an_unknown_executor_is_a_mistake_of_a_finished_study_too():
     study = Study(workload=mlp, batch_sizes=32, steps=1, arms={"a": "SGD"}, trials=1, searches=1, shortlist=1)
     with pytest.raises(ConfigurationError, match="no executor 'fast'"):
         conduct(study, Memory(), executor="fast")
-
-
-def run_of(statuses, seconds=None):
-    """An executor's function: trials end with these statuses in turn, after so many seconds in turn."""
-    statuses, seconds = iter(statuses), iter(seconds or ())
-
-    def run(task, trials, evaluations, kinds):
-        time.sleep(next(seconds, 0.0))
-        for one in trials:
-            yield Record(one, next(statuses))
-
-    return run
-
-
-def test_trials_that_end_as_errors_give_no_time():
-    """Before, they counted as infinitely fast or slow, by chance."""
-    for statuses in (["error"], ["done", "out of memory"]):
-        way = choose.Executor("one", run_of(statuses), 1, "")
-        assert choose.seconds_a_step(way, mlp(width=4).prepared(), [trial(0)], {}, 2) is None
-
-
-def test_a_negative_difference_of_two_timings_is_measured_again():
-    slower_first = choose.Executor("one", run_of(["done"] * 9, [0.05, 0.0, 0.0, 0.04]), 1, "")
-    seconds = choose.seconds_a_step(slower_first, mlp(width=4).prepared(), [trial(0)], {}, 2)
-    assert seconds is not None
-    assert 0.02 / 4 < seconds < 0.4 / 4
-    always = choose.Executor("one", run_of(["done"] * 9, [0.05, 0.0] * 3), 1, "")
-    assert choose.seconds_a_step(always, mlp(width=4).prepared(), [trial(0)], {}, 2) is None
-
-
-@pytest.mark.parametrize(
-    ("times", "chosen", "reason"),
-    [
-        ({"one": None, "together": 1e-3}, "together", "not measured, since a trial failed .*: one"),
-        ({"one": 1e-3, "together": None}, "one", "not measured, since a trial failed .*: together"),
-        ({"one": None, "together": None}, "one", "no executor could be measured"),
-    ],
-)
-def test_an_executor_that_cannot_be_measured_neither_wins_nor_sets_the_mark(monkeypatch, times, chosen, reason):
-    found, _ = chosen_by(monkeypatch, times, 5, ("together",))
-    assert found.name == chosen
-    assert re.search(reason, found.reason)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from ranks.start import begin_alone
-from study_tasks import mlp
+from study_tasks import mlp, trial
 from torch import nn
 
 from descend.errors import ConfigurationError, DescendError, Stopped, StorageError
@@ -20,12 +20,13 @@ from descend.study.comparing import read_directory
 from descend.study.design import Arm, Needs, Study, log
 from descend.study.progress import status_of
 from descend.study.running import executor_choice as choose
-from descend.study.running import processes, scheduler, stack, trial_setup
-from descend.study.running import trial_leases as leases
+from descend.study.running import processes, scheduler, stack
+from descend.study.running import trial as trial_module
+from descend.study.running import trial_store as leases
 from descend.study.running import vmapped as together
 from descend.study.running.plan import pending, total_trials
-from descend.study.running.scheduler import conduct, run_in_processes
-from descend.study.running.trial import Record
+from descend.study.running.scheduler import RecordKeeper, conduct, run_in_processes
+from descend.study.running.trial import Record, TrialCheckpoints, TrialSetup
 from descend.study.running.trial_store import Memory, StudyDirectory
 from descend.study.task import StudyTask
 
@@ -110,7 +111,7 @@ def test_processes_that_are_killed_anywhere_lose_nothing_and_run_nothing_twice(t
     code = """
 import socket, sys
 socket.gethostname = lambda: sys.argv[2]
-from descend.study.running import scheduler as conduct, trial_leases as leases
+from descend.study.running import scheduler as conduct, trial_store as leases
 leases.LEASE_SECONDS, leases._HEARTBEAT_SECONDS = 2.0, 0.2
 conduct.work(sys.argv[1], "one")
 """
@@ -208,19 +209,15 @@ def test_what_one_trial_does_to_its_process_is_not_done_to_the_stacks_beside_it(
 
 
 @pytest.mark.slow
-def test_what_was_decided_by_a_machine_with_processors_runs_on_one_without(monkeypatch):
-    """With the same bits, and a process among several does not divide its stacks again."""
+@pytest.mark.parametrize(("forks", "count"), [(False, None), (True, 1)], ids=["several processes", "one processor"])
+def test_how_the_work_is_divided_changes_no_bit(monkeypatch, forks, count):
+    """A process among several does not divide its stacks again, and a machine of one processor has none to divide."""
     small = study(searches=1, shortlist=1, confirmation_seeds=1)
     known = conduct(small, Memory(), executor="together")
-    decided = Memory()
-    for kind in ("sgd/b32", "adam/b32"):
-        decided.decide(kind, "stacks")
-    assert scores(conduct(small, decided, forks=False)) == scores(known)
-    monkeypatch.setattr(processes, "cores", lambda: 1)
-    again = Memory()
-    for kind in ("sgd/b32", "adam/b32"):
-        again.decide(kind, "stacks")
-    assert scores(conduct(small, again)) == scores(known)
+    monkeypatch.setattr(choose, "_LEAST_STACKED", 0)
+    if count:
+        monkeypatch.setattr(processes, "cores", lambda: count)
+    assert scores(conduct(small, Memory(), forks=forks)) == scores(known)
 
 
 def test_a_stack_without_memory_is_halved(monkeypatch):
@@ -240,40 +237,18 @@ def test_a_stack_without_memory_is_halved(monkeypatch):
     assert max(widths) > 2
 
 
-def test_what_was_chosen_is_what_a_study_goes_on_with(tmp_path, monkeypatch):
-    asked = []
-
-    def slow(way, *_, **of_stacks):
-        asked.append(way.name)
-        return {"one": 1.0, "together": 5.0, "stacks": 5.0, "processes": 5.0}[way.name]
-
-    def fast(way, *_, **of_stacks):
-        return {"one": 5.0, "together": 1.0, "stacks": 5.0, "processes": 5.0}[way.name]
-
-    class Enough(Exception):
-        pass
-
-    def said(records, record):
-        if len(records) == 5:
-            raise Enough
-
-    monkeypatch.setattr(choose, "seconds_a_step", slow)
-    with StudyDirectory(tmp_path, study()) as directory, pytest.raises(Enough):
-        conduct(study(), directory, said=said)
-    monkeypatch.setattr(choose, "seconds_a_step", fast)
-    ran = []
-    monkeypatch.setattr(choose, "run_vmapped", lambda *_, **begun: pytest.fail("the arm was begun one by one"))
-
-    def noted(records, record):
-        ran.append(record.trial.arm)
-        if len(ran) == 2:
-            raise Enough
-
-    with StudyDirectory(tmp_path, study()) as directory, pytest.raises(Enough):
-        conduct(study(), directory, said=noted)
-    assert ran == ["sgd", "sgd"]
-    assert asked[0] in ("stacks", "together")  # by the number of processors
-    assert asked[1] == "one"
+def test_a_study_goes_on_as_it_began_whatever_is_left(tmp_path):
+    """One trial that is left runs as it would have run among the others, with the same bits."""
+    small = study(searches=1, shortlist=1, confirmation_seeds=1)
+    known = conduct(small, Memory())
+    (last,) = [one for one in pending(small, {}) if one.arm == "sgd"][-1:]
+    with StudyDirectory(tmp_path, small) as directory:
+        some = [record for name, record in known.items() if name != last.id and record.trial.phase == "search"]
+        directory.claim([record.trial for record in some], len(some))
+        directory.record(*some)
+        (tmp_path / "executors").mkdir()  # which an earlier version wrote
+        (tmp_path / "executors" / "0a1b").write_text('{"kind": "sgd/b32", "executor": "one"}')
+        assert scores(conduct(small, directory)) == scores(known)
 
 
 def test_a_directory_with_records_of_other_settings_is_not_gone_on_with(tmp_path):
@@ -318,14 +293,14 @@ def test_a_process_leaves_when_others_hold_all_that_is_left(tmp_path):
 
 
 def test_too_little_of_a_machine_is_refused_before_anything_runs(monkeypatch):
-    monkeypatch.setattr(trial_setup, "_gpus", lambda: 0)
+    monkeypatch.setattr(trial_module, "_gpus", lambda: 0)
     for executor in ("auto", "one", "processes"):
         with pytest.raises(ConfigurationError, match="1 GPUs and this machine has none that torch can use"):
             conduct(study(needs={"device": "cuda"}), Memory(), executor=executor, said=None)
 
 
 def test_processes_have_gpus_of_their_own(monkeypatch):
-    monkeypatch.setattr(trial_setup, "_gpus", lambda: 5)
+    monkeypatch.setattr(trial_module, "_gpus", lambda: 5)
     monkeypatch.setattr(scheduler, "cores", lambda: 8)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert scheduler._shared_gpus(Needs(gpus=2), 2) == ["0,1", "2,3"]
@@ -427,3 +402,44 @@ def test_a_record_without_the_metric_is_reported(tmp_path):
     (tmp_path / "records" / "a.jsonl").write_text("".join(one.line() + "\n" for one in records))
     with pytest.raises(StorageError, match="has no 'accuracy' on validation samples"):
         read_directory(tmp_path)
+
+
+def silent(records, record):
+    pass
+
+
+def test_errors_are_not_settled_and_the_second_one_ends_the_study():
+    keeper = RecordKeeper(Memory(), TrialSetup(), silent)
+    keeper.keep([Record(trial(1), "diverged"), Record(trial(2), "error", message="mine")])
+    assert [record.status for record in keeper.settled().values()] == ["diverged"]
+    keeper.keep([Record(trial(2), "out of memory", message="too large")])
+    with pytest.raises(DescendError) as error:
+        keeper.settled()
+    assert list(error.value.problems) == [f"{trial(2).id}: out of memory: too large"]
+
+
+def test_errors_of_other_processes_are_tried_here_as_often():
+    ledger = Memory()
+    ledger.record(Record(trial(1), "error"))
+    keeper = RecordKeeper(ledger, TrialSetup(), silent)
+    keeper.keep([Record(trial(1), "error")])
+    assert keeper.settled() == {}
+
+
+def test_each_record_is_said_with_those_before_it():
+    said = []
+    keeper = RecordKeeper(
+        Memory(), TrialSetup(), lambda records, record: said.append((len(records), record.trial.index))
+    )
+    keeper.settled()
+    keeper.keep([Record(trial(1), "diverged"), Record(trial(2), "diverged")])
+    assert said == [(0, 1), (1, 2)]
+
+
+def test_checkpoints_are_kept_for_trials_that_run_again(tmp_path):
+    saved = TrialCheckpoints(tmp_path, 5)
+    for index in (1, 2):
+        saved.run_dir(trial(index)).mkdir()
+    keeper = RecordKeeper(Memory(), TrialSetup(checkpoints=saved), silent)
+    keeper.keep([Record(trial(1), "error"), Record(trial(2), "diverged")])
+    assert list(tmp_path.iterdir()) == [saved.run_dir(trial(1))]

@@ -8,7 +8,7 @@ from study_tasks import mlp, trial
 from torch import nn
 
 from descend.study.running.sequential import run_trial
-from descend.study.running.trial_setup import TrialCheckpoints
+from descend.study.running.trial import TrialCheckpoints
 from descend.study.task import StudyTask
 
 TASK = mlp().prepared()

@@ -12,7 +12,8 @@ from torch import nn
 from descend.data import order
 from descend.errors import Stopped
 from descend.optim.rules import RULES
-from descend.study.running import stack, stack_scores
+from descend.study.running import scores as scoring
+from descend.study.running import stack
 from descend.study.running import vmapped as together
 from descend.study.running.optimizer import make
 from descend.study.running.sequential import run_sequentially
@@ -203,7 +204,7 @@ def test_a_trace_gives_what_it_was_traced_from(model):
 def test_a_trace_serves_all_stacks_of_its_form_and_no_other(monkeypatch):
     """Other learning rates, seeds and decays are its inputs; a momentum that all trials share is a constant in it."""
     made = []
-    for module in (stack, stack_scores):
+    for module in (stack, scoring):
         monkeypatch.setattr(module, "traced", lambda *given, **options: made.append(1) or traced(*given, **options))
     task = of(dropping)
 
