@@ -119,7 +119,7 @@ class EverythingCompiled:
     def order(self, _: Any) -> None:
         pass
 
-    def collect(self, jobs: Any, wait: bool) -> None:
+    def collect(self, jobs: Any, wait: bool, required: bool) -> None:
         pass
 
 

@@ -306,18 +306,18 @@ class KernelCompiler:
                 else:
                     self._fails(job, why)
 
-    def collect(self, jobs: Sequence[CompileJob], wait: bool = False) -> None:
-        """Collect the results of compiler processes that have ended.
+    def collect(self, jobs: Sequence[CompileJob], wait: bool = False, required: bool = False) -> None:
+        """Collect the results of compiler processes that have ended, or with `wait` of all.
 
         Raises:
-            RuleError: With `wait`, when a kernel could not be made.
+            RuleError: With `required`, when a kernel could not be made.
         """
         for job in jobs:
             running = self.building.get(job.file)
             if running is not None and running.has_ended(wait):
                 with self.failing(job, "compiling a kernel failed"):
                     self._end(job.file)
-        if wait and any(job.wanted and self.has_failed(job) for job in jobs):
+        if required and any(job.wanted and self.has_failed(job) for job in jobs):
             raise RuleError('runner="compiled" is not available here; runner="auto" takes the next best')
 
     def _end(self, file: str) -> None:

@@ -13,7 +13,6 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,12 +21,10 @@ from descend.optim.compiler.trace import FUNCTIONS, Op, Ref, Trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
 
-    from numpy.typing import NDArray
 
 ARITHMETIC: Mapping[str, Callable[[float, float], Any]] = {
     f"operator.{name}": getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow")
 }
-_ROUNDED = (operator.add, operator.sub, operator.mul, operator.truediv)  # by NumPy as by Python, number by number
 
 __all__ = [
     "Kernel",
@@ -36,7 +33,6 @@ __all__ = [
     "elements",
     "needed",
     "numbers",
-    "numbers_of_stack",
     "of_gradient",
     "partition",
     "placed",
@@ -226,51 +222,6 @@ def numbers(text: Trace, known: dict[int, Any], stage: int, after: str | None = 
     """
     for line in _of_stage(text, stage) if after is None else _after(text, stage, after):
         known[line[0]] = _carried_out(text, line, known)
-
-
-def numbers_of_stack(text: Trace, known: dict[int, Any], stage: int) -> None:
-    """As `numbers`, of k tensors: the same bits for each as when it is alone.
-
-    Args:
-        text: Whose numbers.
-        known: Values so far by place: one that all tensors share, or (k,) for norms and totals and what follows.
-        stage: Which stage.
-    """
-    for line in _of_stage(text, stage):
-        at, function, left, right = line
-        arrays = [known[ref] for ref in text.ops[at].refs if isinstance(known[ref], np.ndarray)]
-        if not arrays:
-            known[at] = _carried_out(text, line, known)
-            continue
-        x, y = (known[side.at] if isinstance(side, Ref) else side for side in (left, right))
-        plain = all(type(z) is float or (isinstance(z, np.ndarray) and z.dtype == np.float64) for z in (x, y))
-        known[at] = _of_arrays(function, x, y) if plain else None
-        if known[at] is None:
-            known[at] = _one_by_one(text, line, known, len(arrays[0]))
-
-
-def _of_arrays(function: Callable[[float, float], Any] | None, x: Any, y: Any) -> NDArray[np.float64] | None:
-    """What a function makes of (k,) and floats, or None where NumPy may round or choose otherwise than `numbers`."""
-    with np.errstate(all="ignore"):
-        if function is not None and function in _ROUNDED:
-            return function(x, y)
-        if function in (_smaller, _larger) and not np.any((x == 0.0) & (y == 0.0)):
-            second = (y < x) if function is _smaller else (y > x)
-            return np.where(second | (y != y), y, x)
-    return None
-
-
-def _one_by_one(text: Trace, line: Line, known: Mapping[int, Any], count: int) -> NDArray[Any]:
-    op = text.ops[line[0]]
-    found = [_carried_out(text, line, {ref: _of_one(known[ref], i) for ref in op.refs}) for i in range(count)]
-    return np.array([bool(x) if op.boolean else float(x) for x in found])
-
-
-def _of_one(x: Any, i: int) -> Any:
-    """A number of one tensor, as `numbers` has it."""
-    if not isinstance(x, np.ndarray):
-        return x
-    return torch.tensor(bool(x[i]), device="cpu") if x.dtype == np.bool_ else float(x[i])
 
 
 def _carried_out(text: Trace, line: Line, known: Mapping[int, Any]) -> Any:

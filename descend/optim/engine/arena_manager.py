@@ -29,9 +29,9 @@ from descend.optim.engine.arena import ActiveSlots, Arena, grouped
 from descend.optim.engine.arena_layout import fits_arena
 from descend.optim.engine.blocks import ArenaStep, step_arena
 from descend.optim.engine.device_kernels import DeviceKernels
+from descend.optim.engine.device_matrices import DeviceMatrixArena, arena_of
 from descend.optim.engine.gradient_scan import GradientScanner, ScannerCompileJob, TensorList
-from descend.optim.engine.matrices import MatrixUpdates, stays, step_matrices
-from descend.optim.engine.matrix_arena import DeviceMatrixArena, MatrixArena, arena_of
+from descend.optim.engine.matrices import MatrixArena, batches_of
 from descend.optim.engine.pinned import detach
 from descend.optim.engine.step_inputs import (
     LOW_PRECISION,
@@ -42,14 +42,15 @@ from descend.optim.engine.step_inputs import (
     tasks_of,
     template,
 )
-from descend.optim.rules.base import MEANS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
+    from descend.optim.compiler.cache import CompileJob
     from descend.optim.engine.late_check import FlaggedTensors, FlagReport
+    from descend.optim.engine.matrices import MatrixBatch
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.state_proxy import State
     from descend.optim.engine.step_inputs import Entry
@@ -105,7 +106,7 @@ class ArenaManager:
         scanner: Finds gradients and checks addresses.
         report: What the last step on a GPU will have found in its gradients.
         matrices: Those of tensors that are updated where they are, under rules with means over rows and columns.
-        batches: Of each batch of other such tensors at the last step, whether a compiled kernel updated it.
+        lacks_kernels: Whether some tensors of such rules were left to the reference update at the last step.
     """
 
     runner: str
@@ -117,12 +118,12 @@ class ArenaManager:
     scanner: GradientScanner = field(default_factory=GradientScanner)
     report: FlagReport | None = None
     matrices: list[MatrixArena] = field(default_factory=list[MatrixArena])
-    batches: list[bool] = field(default_factory=list[bool])
+    lacks_kernels: bool = False
 
     @property
     def is_compiled(self) -> bool:
-        """Whether every arena has compiled kernels, and every batch of matrices; and there is one."""
-        return bool(self.arenas or self.matrices or self.batches) and all(self.batches) and not self._bare()
+        """Whether all parameters that kernels can update are updated by them; and there are some."""
+        return bool(self.arenas or self.matrices) and not self.lacks_kernels and not self._bare()
 
     def _bare(self) -> list[int]:
         """Numbers of the arenas without compiled kernels."""
@@ -275,7 +276,7 @@ class ArenaManager:
             arena.update(settings, self.scanner)
 
     def step_matrices(self, tasks: Sequence[TensorUpdate], settings: Sequence[GroupSettings]) -> list[TensorUpdate]:
-        """Update the parameters whose rule asks for means over rows and columns.
+        """Update the parameters whose rule asks for means over rows and columns, waiting for kernels that are new.
 
         Args:
             tasks: Updates of parameters outside the arenas.
@@ -284,29 +285,24 @@ class ArenaManager:
         Returns:
             The updates of the others.
         """
-        self.update_matrices(settings)
-        self.batches = []
-        if self.runner == "plain" or all(task.settings.rule.needs.isdisjoint(MEANS) for task in tasks):
-            return list(tasks)
-        found = MatrixUpdates.of(tasks)
-        jobs = [batch.job for batch in found.batches]
-        wait = self.runner == "compiled"
-        if self.runner != "blocks" and (wait or (self.schedule.lasts() and self.schedule.may_look())):
-            _compiler.order(jobs)
-            _compiler.collect(jobs, wait=wait)
-        kernels = [_compiler.known(job) if self.runner != "blocks" else None for job in jobs]
-        for batch, kernel in zip(found.batches, kernels, strict=True):
-            if kernel is None and batch.device.type != "cpu":
-                found.others += batch.tasks  # as stacks
-                continue
+        served = bool(tasks) and self.runner in ("compiled", "auto")
+        batches, others = batches_of(tasks) if served else ([], list(tasks))
+        jobs = [batch.job for batch in batches]
+        _compiler.order(jobs)
+        _compiler.collect(jobs, wait=True, required=self.runner == "compiled")
+        self.lacks_kernels = False
+        for batch, job in zip(batches, jobs, strict=True):
             open_states(batch.tasks)
-            step_matrices(batch, kernel)
-            staying = [task for task in batch.tasks if stays(task, batch.buffers)] if kernel is not None else []
-            if kernel is not None and staying:
-                self.matrices.append(arena_of(batch.trace, staying, kernel))
-                self.residents |= {id(task.param) for task in staying}
-        self.batches = [kernel is not None for kernel in kernels]
-        return found.others
+            arena = _matrix_arena(batch, job)
+            if arena is None:
+                others += batch.tasks
+                self.lacks_kernels = True
+            else:
+                arena.is_current(settings, self.scanner)
+                self.matrices.append(arena)
+                self.residents |= {id(task.param) for task in batch.tasks}
+        self.update_matrices(settings)
+        return others
 
     def end_step(self) -> None:
         """Release the gradients of the step, applied or not."""
@@ -324,7 +320,7 @@ class ArenaManager:
         wanted = [job for held in jobs.values() for job in held] + [ScannerCompileJob()]
         if wait or self.schedule.lasts():
             _compiler.order(wanted)
-            _compiler.collect(wanted, wait=wait)
+            _compiler.collect(wanted, wait=wait, required=wait)
         for i, held in jobs.items():
             kernels = _compiler.take(held)
             if kernels:
@@ -332,6 +328,15 @@ class ArenaManager:
                     self.arenas[i].use_kernels(kernels[0])
         for scanner in _compiler.take([ScannerCompileJob()]):
             self.scanner = scanner
+
+
+def _matrix_arena(batch: MatrixBatch, job: CompileJob) -> MatrixArena | None:
+    """The tensors of a batch with their kernel, or None where there is no kernel."""
+    kernel = _compiler.known(job)
+    if kernel is not None:
+        with _compiler.failing(job, "a compiled kernel cannot be used"):
+            return arena_of(batch, kernel)
+    return None
 
 
 def jobs_of(arena: Arena) -> list[CpuCompileJob] | list[CudaCompileJob]:

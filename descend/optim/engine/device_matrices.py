@@ -6,6 +6,7 @@ matrices are in memory that a step gets from torch and gives back.
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,8 +14,9 @@ import torch
 
 from descend.optim.compiler.cuda import THREADS, CudaLaunch
 from descend.optim.compiler.cuda_matrix import TILE, WALKS, DeviceMatrixLaunch, Walk
-from descend.optim.engine.device_flag import stream_of
+from descend.optim.engine.device_flag import DeviceFlag, stream_of
 from descend.optim.engine.device_tables import DeviceTables
+from descend.optim.engine.matrices import MatrixArena, wide
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
 
     from descend.optim.compiler.codegen_cuda_matrix import DevicePlan
     from descend.optim.compiler.cuda import CudaModule
+    from descend.optim.engine.matrices import MatrixBatch, MatrixCall, MatrixKernel
 
-__all__ = ["LARGEST_SIDE", "DeviceMatrixCall", "look_of"]
+__all__ = ["DeviceMatrixArena", "DeviceMatrixCall", "arena_of", "look_of"]
 
 UNIT = 2**12  # elements that a block takes at a time, and of smaller things as many as have so many elements
-LARGEST_SIDE = 2**31 - 1  # rows or columns of a matrix
 _ALIGNED = 256  # bytes
 
 
@@ -174,3 +176,56 @@ def look_of(sizes: Sequence[int], tables: DeviceTables) -> CudaLaunch:
     tables.send("gradient", np.zeros(len(sizes), dtype=np.int64))
     held = {name: x.data_ptr() for name, x in tables.held.items()}
     return CudaLaunch(units=len(units.tensor), tensors=len(sizes), **held)
+
+
+class DeviceMatrixArena(MatrixArena):
+    """Tensors on a GPU, whose launches read a flag: see `late_check.FlaggedTensors`.
+
+    Attributes:
+        flag: Raised where a gradient is not finite.
+        tables: What the look at the gradients reads.
+    """
+
+    def _look_by(self, kernel: MatrixKernel) -> DeviceFlag:
+        assert isinstance(kernel, tuple)
+        self.tables = DeviceTables(self.device)
+        self._work = look_of([slot.param.numel() for slot in self.layout.slots], self.tables)
+        given = (self._gradients.gradient, self.device, self.layout.dtype)
+        self.flag = DeviceFlag(kernel[0], self._work, self.tables, *given)
+        return self.flag
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """Indices of the parameters without a gradient."""
+        return self._gradients.absent
+
+    @property
+    def device(self) -> torch.device:
+        """The device of all parameters."""
+        return self.layout.device
+
+    def name_of(self, i: int) -> str:
+        """What the user calls parameter i."""
+        return self.layout.slots[i].name
+
+    def forget(self, absent: Sequence[int]) -> None:
+        """Take back the count of the last update, which the flag kept from happening; these had no gradient."""
+        self._counts.retreat(absent)
+
+    def _left_out(self) -> tuple[int, ...]:
+        """None where the kernels see for themselves which tensors have no gradient; another call takes a wait."""
+        return () if "g" in self._plan.buffers else self.absent
+
+    def _call_for(self, shapes: NDArray[np.int64], addresses: NDArray[np.int64]) -> DeviceMatrixCall:
+        assert isinstance(self._kernel, tuple)
+        return DeviceMatrixCall(self._kernel, shapes, addresses, self.device, wide(self.layout.dtype))
+
+    def _run(self, call: MatrixCall | DeviceMatrixCall, table: NDArray[np.float64]) -> None:
+        assert isinstance(call, DeviceMatrixCall)
+        self.flag.begin_update()
+        call.run(table, self._work.bad, self._work.grad_scale)
+
+
+def arena_of(batch: MatrixBatch, kernel: MatrixKernel) -> MatrixArena:
+    """The arena of a kernel for a CPU or a GPU."""
+    return MatrixArena(batch, kernel) if isinstance(kernel, ctypes.CDLL) else DeviceMatrixArena(batch, kernel)

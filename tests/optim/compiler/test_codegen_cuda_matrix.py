@@ -16,8 +16,7 @@ from torch import Tensor
 import descend.optim
 from descend.optim.compiler.codegen_cuda_matrix import device_plan
 from descend.optim.rules import Adafactor, Rule
-from tests.optim.engine.test_matrices import Bounded, Centered, Mean, many
-from tests.optim.engine.test_matrix_arena import Run
+from tests.optim.engine.test_matrices import Bounded, Centered, Mean, Run, many
 
 pytestmark = [
     needs_gnu_compiler,

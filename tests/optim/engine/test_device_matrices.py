@@ -5,7 +5,6 @@ A processor runs them (`cuda_on_cpu.py`), and the engine launches them as on a G
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,10 +13,10 @@ import torch
 from system_needs import needs_gnu_compiler
 
 from descend.optim.engine import device_matrices
-from descend.optim.engine.matrix_arena import DeviceMatrixArena
+from descend.optim.engine.device_matrices import DeviceMatrixArena
 from descend.optim.rules import Adafactor
 from tests.optim.compiler.test_codegen_cuda_matrix import SHAPES, rest
-from tests.optim.engine.test_matrix_arena import CHANGES, Run, agree
+from tests.optim.engine.test_matrices import CHANGES, Run, agree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,12 +36,9 @@ def test_a_unit_may_have_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-close = functools.partial(torch.allclose, rtol=1e-9, atol=1e-10)
-
-
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_what_is_changed_between_steps_counts(change: Callable[[Run], None]) -> None:
-    run = agree(change, torch.float64, close)
+def test_what_is_changed_between_steps_counts(change: Callable[[Run], None], threads: None) -> None:
+    run = agree(change)
     assert all(isinstance(arena, DeviceMatrixArena) for arena in run.ours._arenas.matrices)
 
 
