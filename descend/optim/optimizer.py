@@ -28,8 +28,8 @@ from descend.optim.engine.arena_manager import RUNNERS, ArenaManager
 from descend.optim.engine.batched import step_batched
 from descend.optim.engine.cpu_stacks import step_on_cpu
 from descend.optim.engine.evaluation import EvaluationMode, averages, averaging_updates
-from descend.optim.engine.group_tracker import GroupTracker
-from descend.optim.engine.late_check import update_on_device
+from descend.optim.engine.finite import update_on_device
+from descend.optim.engine.parameter_checks import GroupTracker
 from descend.optim.engine.plain import step_plain
 from descend.optim.engine.settings import (
     COMMON_KEYS,
@@ -41,7 +41,7 @@ from descend.optim.engine.settings import (
     shown,
     unread_keys,
 )
-from descend.optim.engine.state_proxy import State
+from descend.optim.engine.state import State
 from descend.optim.rule_check import check_rule
 from descend.optim.rules.base import Rule
 from descend.torch_private import dynamo_is_imported, mark_outside_graphs, plain_state_dict, step_is_observed

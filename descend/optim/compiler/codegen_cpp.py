@@ -19,19 +19,22 @@ from descend.optim.compiler.partition import Kernel, needed, of_gradient, partit
 from descend.optim.compiler.trace import Op, Ref, Trace, Untraceable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 __all__ = [
     "HEADER",
     "TYPES",
     "Call",
     "calls",
+    "definitions",
     "emit_cpp",
     "expression",
     "is_exact",
     "kind_of",
     "load",
+    "rooted",
     "store",
+    "summand",
     "type_of",
 ]
 
@@ -178,8 +181,8 @@ class Call:
         return tuple(name for kernel in self.kernels for name in kernel.held)
 
     @functools.cached_property
-    def looked(self) -> tuple[int, ...]:
-        """Those of its sums that are of the gradient alone, which a look at the gradients makes on the way."""
+    def checked(self) -> tuple[int, ...]:
+        """Those of its sums that are of the gradient alone, which the finite check makes on the way."""
         made = of_gradient(self.kernels[0].text).sums
         return made if set(made) <= set(self.kernels[0].sums) else ()
 
@@ -227,38 +230,38 @@ def _function(i: int, call: Call) -> Iterator[str]:
     names = [f"stage{i}_{k}" for k in range(len(call.kernels))]
     for k, kernel in enumerate(call.kernels):
         yield from _stage(names[k], call, k, kernel)
-    looked: list[str] = []  # the stages of an update whose look at the gradients has made sums
-    if call.looked:
-        rest = without_sums(call.kernels[0], call.looked)
+    checked: list[str] = []  # the stages of an update whose finite check has made sums
+    if call.checked:
+        rest = without_sums(call.kernels[0], call.checked)
         if rest.writes or rest.sums:
-            yield from _stage("after_look", call, 0, rest)
-            looked.append("after_look")
-        looked += names[1:]
+            yield from _stage("after_check", call, 0, rest)
+            checked.append("after_check")
+        checked += names[1:]
     yield f'extern "C" void call{i}(const Work* w) {{'
-    if call.looked:
-        yield f"  if (w->looked) {{ {_run(looked)}return; }}"
+    if call.checked:
+        yield f"  if (w->checked) {{ {_run(checked)}return; }}"
     yield f"  {_run(names)}"
     yield "}"
-    if call.looked:
-        yield from _look(call)
+    if call.checked:
+        yield from _check(call)
 
 
 def _run(stages: list[str]) -> str:
     return f"static const Stage stages[] = {{{', '.join(stages)}}}; update(*w, stages); " if stages else ""
 
 
-def _look(call: Call) -> Iterator[str]:
-    """The look at the gradients that makes the sums which are of them alone."""
+def _check(call: Call) -> Iterator[str]:
+    """The finite check that makes the sums which are of gradients alone."""
     kernel = of_gradient(call.kernels[0].text)
     rows = [str(call.sums.index(at)) for at in kernel.sums]
-    yield from _unit("look", kernel)
+    yield from _unit("check", kernel)
     yield "struct Sums {"
     yield f"  static constexpr int COUNT = {len(rows)};"
     yield f"  static constexpr int64_t ROWS[COUNT] = {{{', '.join(rows)}}};"
     given = ["n", "g", *(f"s[{i}]" for i in range(len(rows)))]
-    yield f"  static void make(int64_t n, const Word<L>* g, double* s) {{ look_unit({', '.join(given)}); }}"
+    yield f"  static void make(int64_t n, const Word<L>* g, double* s) {{ check_unit({', '.join(given)}); }}"
     yield "};"
-    yield 'extern "C" int64_t look(const Work* w) { return look_and_sum<Sums, L>(*w); }'
+    yield 'extern "C" int64_t check(const Work* w) { return check_and_sum<Sums, L>(*w); }'
 
 
 def _unit(name: str, kernel: Kernel) -> Iterator[str]:
@@ -309,8 +312,7 @@ def _numbers(call: Call, kernel: Kernel) -> Iterator[str]:
             x = f"number[{call.given.index(at)} * w.stride]"
             x = f"{x} != 0" if ops[at].boolean else x
         elif ops[at].name in ("norm", "total"):
-            x = f"total(w, {call.sums.index(at)}, tensor)"
-            x = f"std::sqrt({x})" if ops[at].name == "norm" else x
+            x = rooted(ops, at, f"total(w, {call.sums.index(at)}, tensor)")
         else:
             x = expression(ops[at])
         yield f"const {kind_of(ops[at])} x{at} = {x};"
@@ -371,12 +373,8 @@ def _element(kernel: Kernel) -> Iterator[str]:
             name = kernel.loads[at]
             old = f"T(z{name.split()[1]}[j])" if name in kernel.noises else load(name, place[name])
             yield f"    const {'L' if name in ('g', 'w') else 'T'} x{at} = {old};"
-    for at in kernel.order:
-        if at not in kernel.loads:
-            yield f"    const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
-    for i, at in enumerate(kernel.sums):
-        x = f"x{ops[at].refs[0]}"
-        yield f"    part{i}[j] = {x} * {x};" if ops[at].name == "norm" else f"    part{i}[j] = {x};"
+    yield from (f"    {line}" for line in definitions(ops, kernel.computed))
+    yield from (f"    part{i}[j] = {summand(ops, at)};" for i, at in enumerate(kernel.sums))
     for name, at in kernel.writes.items():
         yield f"    {place[name]} = {store(name, f'x{at}')};"
 
@@ -384,6 +382,22 @@ def _element(kernel: Kernel) -> Iterator[str]:
 def kind_of(op: Op) -> str:
     """The type of a value: L of weights that have a master, bool, or T."""
     return "L" if op.name == "narrow" else "bool" if op.boolean else "T"
+
+
+def definitions(ops: Sequence[Op], places: Iterable[int]) -> Iterator[str]:
+    """Lines that compute values x0, x1, ... from others."""
+    return (f"const {kind_of(ops[at])} x{at} = {expression(ops[at])};" for at in places)
+
+
+def summand(ops: Sequence[Op], at: int, cast: str = "") -> str:
+    """The term that an element adds to reduction `at`."""
+    x = f"{cast}x{ops[at].refs[0]}"
+    return f"{x} * {x}" if ops[at].name == "norm" else x
+
+
+def rooted(ops: Sequence[Op], at: int, total: str) -> str:
+    """The value of a norm or a total from its sum."""
+    return f"std::sqrt({total})" if ops[at].name == "norm" else total
 
 
 def expression(op: Op) -> str:

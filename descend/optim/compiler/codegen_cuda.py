@@ -1,6 +1,6 @@
 """Writes a trace as CUDA: one launch a stage for all tensors of an arena, and one for the numbers before each stage.
 
-    look       whether a gradient is not finite, into a flag of the device that every later launch reads
+    check      whether a gradient is not finite, into a flag of the device that every later launch reads
     numbers0   step counts, and what follows from them and from rates and constants, in float64, a tensor a thread
     stage0     all elements of all tensors; of each unit the sums that norms and totals need
     numbers1   sums over tensors, in the same order each time; what follows from them
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from descend.optim.compiler.codegen_cpp import expression, kind_of
+from descend.optim.compiler.codegen_cpp import definitions, expression, kind_of, rooted, summand
 from descend.optim.compiler.partition import Kernel, needed, partition
 from descend.optim.compiler.trace import STATE, Ref, Trace
 
@@ -149,10 +149,8 @@ def _number_lines(text: Trace, k: int, mine: list[int]) -> Iterator[str]:
 
 def _number(text: Trace, at: int) -> str:
     op = text.ops[at]
-    if op.name == "norm":
-        return f"std::sqrt(s{at})"
-    if op.name == "total":
-        return f"s{at}"
+    if op.name in ("norm", "total"):
+        return rooted(text.ops, at, f"s{at}")
     if op.name == "literal":
         return f"w.input[{len(SETTINGS) + op.args[0]} * w.groups + group]"
     if op.name in ("remainder", "operator.mod"):  # among numbers alone, as of a step count
@@ -265,11 +263,9 @@ def _element(names: _Pass) -> Iterator[str]:
     for at in kernel.order:
         if kernel.loads.get(at) == "g":
             yield f"const T x{at} = T(g{at}) * unscale;"
-        elif at not in kernel.loads:
-            yield f"const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
+    yield from definitions(ops, kernel.computed)
     for at, part in zip(kernel.sums, names.parts, strict=True):
-        x = f"(double)x{ops[at].refs[0]}"
-        yield f"{part} += {f'{x} * {x}' if ops[at].name == 'norm' else x};"
+        yield f"{part} += {summand(ops, at, '(double)')};"
     yield from (f"y{i} = x{kernel.writes[name]};" for i, name in names.writes.items())
     yield "(void)unscale;"
 

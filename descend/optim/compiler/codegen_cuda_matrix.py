@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from descend.optim.compiler.codegen_cpp import expression, kind_of
+from descend.optim.compiler.codegen_cpp import definitions, expression, kind_of, rooted, summand
 from descend.optim.compiler.codegen_cuda import HEAD, HEADER, TYPES
 from descend.optim.compiler.matrix_plan import REDUCTIONS, VECTORS, MatrixPlan, plan
 from descend.optim.compiler.partition import needed
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
     from descend.optim.compiler.trace import Kind, Op, Trace
 
-__all__ = ["DevicePlan", "device_plan", "emit_cuda_matrices"]
+__all__ = ["TILE", "WALKS", "DevicePlan", "device_plan", "emit_cuda_matrices"]
+
+TILE = 64  # rows of a part of a column, as in cuda_matrix.h
+WALKS = ("elements", "rows", "columns", "matrices", "parts")
 
 MATRIX_HEADER = Path(__file__).with_name("cuda_matrix.h")
 
@@ -236,7 +239,7 @@ def _numbers(planned: DevicePlan, stage: int) -> Iterator[str]:
     before = dict.fromkeys(ref for at in here if at not in sums for ref in ops[at].refs if ref not in here)
     yield from (f"    {line}" for line in _loads(planned, before, "number"))
     for at in here:
-        x = expression(ops[at]) if at not in sums else f"std::sqrt(s{at})" if ops[at].name == "norm" else f"s{at}"
+        x = rooted(ops, at, f"s{at}") if at in sums else expression(ops[at])
         yield f"    const {kind_of(ops[at])} x{at} = {x};"
         yield f"    w.computed[{made.place[at] - len(made.given)} * w.tensors + tensor] = x{at};"
     yield "  }"
@@ -260,8 +263,7 @@ def _vectors(planned: DevicePlan, kind: Kind, here: Sequence[int], means: Sequen
         yield "  if (tiles_of(N) > 1)"
         yield f"    v{at}[q] = T(mean_of_parts(c{at} + b * tiles_of(N) * M + j, tiles_of(N), M, N));"
     yield from (f"  {line}" for line in _loads(planned, before, "matrix", "row", "column"))
-    for at in here:
-        yield f"  const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
+    yield from (f"  {line}" for line in definitions(ops, here))
     yield from (f"  {_array(planned, at)}[q] = x{at};" for at in here if at in made.stored)
     yield "  (void)b;"
     yield "}"
@@ -301,9 +303,7 @@ def _element(planned: DevicePlan, below: Sequence[int]) -> Iterator[str]:
             x = f"{_array(planned, at)}[e]"
             kind = "L" if ops[at].args[0] == "w" else "T"
             yield f"const {kind} x{at} = {f'T({x}) * unscale' if ops[at].args[0] == 'g' else x};"
-    for at in below:
-        if ops[at].name != "input":
-            yield f"const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
+    yield from definitions(ops, (at for at in below if ops[at].name != "input"))
 
 
 def _rows(planned: DevicePlan, found: Sequence[int]) -> Iterator[str]:
@@ -373,9 +373,7 @@ def _elements(planned: DevicePlan, found: Sequence[int], writes: Mapping[str, in
         yield "  (void)r; (void)j; (void)b;"
     yield from (f"  {line}" for line in _loads(planned, outer, "matrix", "row", "column"))
     yield from (f"  {line}" for line in _element(planned, below))
-    for at in found:
-        x = f"(double)x{ops[at].refs[0]}"
-        yield f"  sum{at} += {f'{x} * {x}' if ops[at].name == 'norm' else x};"
+    yield from (f"  sum{at} += {summand(ops, at, '(double)')};" for at in found)
     yield from (f"  b{made.buffers.index(name)}[e] = x{at};" for name, at in writes.items())
     yield "}"
     for at in found:

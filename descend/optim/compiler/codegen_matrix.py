@@ -10,7 +10,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from descend.optim.compiler.codegen_cpp import HEADER, TYPES, expression, kind_of, load, store, type_of
+from descend.optim.compiler.codegen_cpp import (
+    HEADER,
+    TYPES,
+    definitions,
+    kind_of,
+    load,
+    store,
+    summand,
+    type_of,
+)
 from descend.optim.compiler.codegen_packs import PACKS_HEADER, emit_packs
 from descend.optim.compiler.matrix_plan import REDUCTIONS, MatrixPlan, emit_numbers, number_of, plan
 from descend.optim.compiler.partition import needed
@@ -144,10 +153,8 @@ def _vectors(made: MatrixPlan, stage: int) -> Iterator[str]:
         yield f"    {loop}{{"
         before = dict.fromkeys(ref for at in here for ref in ops[at].refs if ref not in here)
         yield from (f"      {line}" for line in _loads(made, before, kind=None))
-        for at in here:
-            yield f"      const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
-            if at in made.stored:
-                yield f"      v{at}[{_PLACES[kind]}] = x{at};"
+        yield from (f"      {line}" for line in definitions(ops, here))
+        yield from (f"      v{at}[{_PLACES[kind]}] = x{at};" for at in here if at in made.stored)
         yield "    }"
     for at in made.reductions(stage):
         source = made.text.ops[ops[at].refs[0]]
@@ -186,9 +193,7 @@ def _pass(made: MatrixPlan, stage: int) -> Iterator[str]:
         yield f"        {type_of(name)}* __restrict const e{number} = b{number} + (b * N + i) * M;"
     body = [f"            {line}" for line in ("const int64_t j = at + k;", *_element(made, below, outer, writes))]
     body += [f"            sum{at}[j] += x{ops[at].refs[0]};" for at in by_column]
-    for at in by_row:
-        x = f"x{ops[at].refs[0]}"
-        body.append(f"            part{at}[k] = {f'{x} * {x}' if ops[at].name == 'norm' else x};")
+    body += [f"            part{at}[k] = {summand(ops, at)};" for at in by_row]
     parts = [f"          T part{at}[BLOCK];" for at in by_row]
     if by_row:
         yield "        int64_t at = 0;"
@@ -230,7 +235,5 @@ def _element(made: MatrixPlan, below: list[int], outer: list[int], writes: dict[
             name = str(ops[at].args[0])
             x = load(name, f"e{made.buffers.index(name)}[j]")
             yield f"const {'L' if name in ('g', 'w') else 'T'} x{at} = {x};"
-    for at in below:
-        if ops[at].kind == "element" and ops[at].name != "input":
-            yield f"const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
+    yield from definitions(ops, (at for at in below if ops[at].kind == "element" and ops[at].name != "input"))
     yield from (f"e{made.buffers.index(name)}[j] = {store(name, f'x{at}')};" for name, at in writes.items())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from descend.optim.compiler.codegen_cpp import expression, kind_of, load, store, type_of
+from descend.optim.compiler.codegen_cpp import definitions, kind_of, load, store, summand, type_of
 from descend.optim.compiler.matrix_plan import REDUCTIONS, VECTORS, emit_numbers, number_of, plan
 from descend.optim.compiler.partition import Kernel, needed, partition
 
@@ -191,9 +191,7 @@ class _PackedPass:
         for at, name in kernel.loads.items():
             kind, x = "L" if name in ("g", "w") else "T", load(name, f"e{self.buffers.index(name)}[i]")
             yield f"  const {kind} x{at} = {x};"
-        for at in kernel.order:
-            if at not in kernel.loads:
-                yield f"  const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
+        yield from (f"  {line}" for line in definitions(ops, kernel.computed))
         for name, at in kernel.writes.items():
             yield f"  e{self.buffers.index(name)}[i] = {store(name, f'x{at}')};"
         yield "}"
@@ -257,10 +255,8 @@ class _PackedPass:
             yield from ["#pragma GCC ivdep", _LANES + " {"] if not loop else [loop, "#pragma GCC ivdep", _LANES + " {"]
             before = dict.fromkeys(ref for at in here for ref in ops[at].refs if ref not in here)
             yield from (f"  {self.value(ref)}" for ref in before if ops[ref].kind != "number")
-            for at in here:
-                yield f"  const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
-                if at in self.kept:
-                    yield f"  v{at}[{_PLACES[kind]}] = x{at};"
+            yield from (f"  {line}" for line in definitions(ops, here))
+            yield from (f"  v{at}[{_PLACES[kind]}] = x{at};" for at in here if at in self.kept)
             yield "}"
         for at in self.means(stage, of_elements=False):
             source = self.value(ops[at].refs[0]).split(" = ")[1].partition("[")[0]
@@ -305,14 +301,11 @@ class _PackedPass:
         yield from (f"    {self.ask_for(name)}" for name in asked)
         yield from ["#pragma GCC ivdep", f"    {_LANES} {{"]
         yield from (f"      {self.value(at)}" for at in known)
-        for at in below:
-            if ops[at].kind == "element" and at not in kernel.loads:
-                yield f"      const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
+        computed = [at for at in below if ops[at].kind == "element" and at not in kernel.loads]
+        yield from (f"      {line}" for line in definitions(ops, computed))
         yield from (f"      row{at}[k] += x{ops[at].refs[0]};" for at in by_row)
         yield from (f"      v{at}[j * lanes + k] += x{ops[at].refs[0]};" for at in by_column)
-        for at in sums:
-            x = f"x{ops[at].refs[0]}"
-            yield f"      all{at}[k] += {f'{x} * {x}' if ops[at].name == 'norm' else x};"
+        yield from (f"      all{at}[k] += {summand(ops, at)};" for at in sums)
         for name, at in new.items():
             yield f"      a{self.buffers.index(name)}[{_PLACES['element']}] = {store(name, f'x{at}')};"
         yield from ["    }", "  }", "}"]

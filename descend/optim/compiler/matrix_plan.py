@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from descend.optim.compiler.codegen_cpp import expression, is_exact, kind_of
+from descend.optim.compiler.codegen_cpp import expression, is_exact, kind_of, rooted
 from descend.optim.compiler.partition import needed
 from descend.optim.compiler.trace import Op, Trace, Untraceable
 
@@ -141,11 +141,7 @@ def emit_numbers(made: MatrixPlan, name: str) -> Iterator[str]:
         before = dict.fromkeys(ref for at in here for ref in ops[at].refs if at not in sums and ref not in here)
         yield from (f"  const {kind_of(ops[at])} x{at} = {number_of(ops[at], place[at])};" for at in before)
         for at in here:
-            if at in sums:
-                x = f"in_order(s{at}, parts)"
-                x = f"std::sqrt({x})" if ops[at].name == "norm" else x
-            else:
-                x = expression(ops[at])
+            x = rooted(ops, at, f"in_order(s{at}, parts)") if at in sums else expression(ops[at])
             yield f"  const {kind_of(ops[at])} x{at} = {x};"
             yield f"  number[{place[at]}] = x{at};"
         yield "}"

@@ -61,6 +61,11 @@ class Kernel:
     order: tuple[int, ...]
 
     @functools.cached_property
+    def computed(self) -> list[int]:
+        """The operations to carry out on values that are read or computed before."""
+        return [at for at in self.order if at not in self.loads]
+
+    @functools.cached_property
     def held(self) -> tuple[str, ...]:
         """Names of the buffers without those of noise, for a kernel that computes noise itself."""
         return tuple(name for name in self.buffers if name not in self.noises)

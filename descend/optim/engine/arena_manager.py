@@ -24,15 +24,14 @@ from descend.optim.compiler.cache import CompilePolicy, KernelCompiler
 from descend.optim.compiler.cuda import CudaCompileJob
 from descend.optim.compiler.native import CpuCompileJob
 from descend.optim.compiler.trace import Trace, Untraceable, trace
-from descend.optim.engine.aliases import in_place
+from descend.optim.engine.aliases import detach, in_place
 from descend.optim.engine.arena import ActiveSlots, Arena, grouped
 from descend.optim.engine.arena_layout import fits_arena
 from descend.optim.engine.blocks import ArenaStep, step_arena
-from descend.optim.engine.device_kernels import DeviceKernels
 from descend.optim.engine.device_matrices import DeviceMatrixArena, arena_of
 from descend.optim.engine.gradient_scan import GradientScanner, ScannerCompileJob, TensorList
+from descend.optim.engine.launch import DeviceKernels
 from descend.optim.engine.matrices import MatrixArena, batches_of
-from descend.optim.engine.pinned import detach
 from descend.optim.engine.step_inputs import (
     LOW_PRECISION,
     TensorUpdate,
@@ -49,10 +48,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from descend.optim.compiler.cache import CompileJob
-    from descend.optim.engine.late_check import FlaggedTensors, FlagReport
+    from descend.optim.engine.finite import FlaggedTensors, FlagReport
     from descend.optim.engine.matrices import MatrixBatch
     from descend.optim.engine.settings import GroupSettings
-    from descend.optim.engine.state_proxy import State
+    from descend.optim.engine.state import State
     from descend.optim.engine.step_inputs import Entry
     from descend.optim.rules.base import Rule
 
@@ -104,7 +103,7 @@ class ArenaManager:
         traces: Of each arena under those settings, by group.
         residents: Identities of all parameters in an arena.
         scanner: Finds gradients and checks addresses.
-        report: What the last step on a GPU will have found in its gradients.
+        report: The pending result of the finite check of the last step on a GPU.
         matrices: Those of tensors that are updated where they are, under rules with means over rows and columns.
         lacks_kernels: Whether some tensors of such rules were left to the reference update at the last step.
     """
@@ -313,7 +312,7 @@ class ArenaManager:
         """Give arenas their compiled kernels as they become available."""
         bare = self._bare()
         done = type(self.scanner) is not GradientScanner or _compiler.has_failed(ScannerCompileJob())
-        if (done and not bare) or self.runner == "blocks" or (self.runner == "auto" and not self.schedule.may_look()):
+        if (done and not bare) or self.runner == "blocks" or (self.runner == "auto" and not self.schedule.is_due()):
             return
         wait = self.runner == "compiled"
         jobs = {i: jobs_of(self.arenas[i]) for i in bare}

@@ -19,18 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from descend.optim.compiler.cuda_matrix import DeviceMatrixJob
+from descend.optim.compiler.cuda import DeviceMatrixJob
 from descend.optim.compiler.matrix_plan import plan
-from descend.optim.compiler.native import KernelLaunch, MatrixCompileJob, MatrixLaunch
+from descend.optim.compiler.native import MatrixCompileJob, MatrixLaunch
 from descend.optim.compiler.partition import numbers
 from descend.optim.compiler.trace import STATE, Trace, Untraceable, trace_matrices
-from descend.optim.engine.arena_gradients import ArenaGradients
 from descend.optim.engine.arena_layout import ArenaLayout
-from descend.optim.engine.gradient_scan import TensorList
-from descend.optim.engine.native import Units, threads_for
-from descend.optim.engine.parameter_checks import PLAIN_TYPES, is_dense
-from descend.optim.engine.step_counts import StepCounts
-from descend.optim.engine.step_inputs import LOW_PRECISION, is_sparse
+from descend.optim.engine.finite import KernelCheck
+from descend.optim.engine.gradient_scan import ArenaGradients, TensorList
+from descend.optim.engine.state import StepCounts
+from descend.optim.engine.step_inputs import LOW_PRECISION, PLAIN_TYPES, is_dense, is_sparse
 from descend.optim.rules.base import MEANS
 from descend.torch_private import foreach_copy
 
@@ -41,8 +39,8 @@ if TYPE_CHECKING:
 
     from descend.optim.compiler.codegen_cuda_matrix import DevicePlan
     from descend.optim.compiler.cuda import CudaModule
-    from descend.optim.engine.device_flag import DeviceFlag
     from descend.optim.engine.device_matrices import DeviceMatrixCall
+    from descend.optim.engine.finite import DeviceFlag
     from descend.optim.engine.gradient_scan import GradientScanner
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.step_inputs import TensorUpdate
@@ -226,65 +224,35 @@ class _Call(NamedTuple):
     call: MatrixCall | DeviceMatrixCall
 
 
-class _Look:
-    """A look at the gradients of tensors on a CPU for what is not finite.
-
-    Args:
-        library: Of a kernel: each has functions for the look.
-        layout: The tensors.
-        gradient: Addresses of their gradients, 0 for none; read at each look.
-    """
-
-    def __init__(self, library: ctypes.CDLL, layout: ArenaLayout, gradient: NDArray[np.int64]) -> None:
-        self._layout, self._work = layout, KernelLaunch()
-        self._kept = (*Units.of(layout), gradient)  # as their addresses are read
-        self._work.begin, self._work.end = 0, len(self._kept[0])
-        for name, x in zip(("tensor", "first", "count", "border", "start", "gradient"), self._kept, strict=True):
-            setattr(self._work, name, x.ctypes.data)
-        self._unfit = getattr(library, f"unfit_{str(layout.dtype).removeprefix('torch.')}")
-        self._unfit.restype = ctypes.c_int64
-
-    def is_finite(self) -> bool:
-        """Whether all gradients are."""
-        self._work.threads = threads_for(self._layout)
-        return not self._unfit(ctypes.byref(self._work))
-
-
 class _Copy(NamedTuple):
     """A contiguous copy of a tensor that is not contiguous.
 
     Attributes:
-        index: The index of the parameter.
+        owner: The index of the parameter.
         copy: The copy, which a kernel reads and writes.
         origin: The tensor; None for a gradient, which is another tensor at each step.
     """
 
-    index: int
+    owner: int
     copy: Tensor
     origin: Tensor | None
 
 
-class MatrixArena:
+class MatrixArena(ArenaGradients):
     """Tensors that one call of a kernel updates where they are.
 
     Args:
         batch: The updates, with their state.
         kernel: The kernel of their trace.
-
-    Attributes:
-        layout: The tensors, with their groups and state.
     """
 
     def __init__(self, batch: MatrixBatch, kernel: MatrixKernel) -> None:
         params = [task.param for task in batch.tasks]
-        self.layout = ArenaLayout.of(batch.tasks, params)
-        self._structure, self._plan, self._kernel = batch.trace.structure, plan(batch.trace), kernel
-        self._counts = StepCounts(len(params))
+        counts, state = StepCounts(len(params)), [x for task in batch.tasks for x in task.entry.values()]
         for i, task in enumerate(batch.tasks):
-            self._counts.adopt(i, task.entry)
-        self._params = TensorList(params)
-        state = TensorList([x for task in batch.tasks for x in task.entry.values()])
-        self._gradients = ArenaGradients(self.layout, self._params, state)
+            counts.adopt(i, task.entry)
+        super().__init__(ArenaLayout.of(batch.tasks, params), TensorList(params), TensorList(state), counts)
+        self._structure, self._plan, self._kernel = batch.trace.structure, plan(batch.trace), kernel
         # Tensors that are alike in these have the same numbers, after as many updates.
         kinds = [(task.group, task.param.ndim, task.param.numel()) for task in batch.tasks]
         self._kinds = list(dict.fromkeys(kinds))
@@ -297,7 +265,7 @@ class MatrixArena:
         addresses = [[self._place(i, task, name) for i, task in enumerate(batch.tasks)] for name in self._plan.buffers]
         self._addresses: NDArray[np.int64] = np.array(addresses, dtype=np.int64)
         self._call: _Call | None = None
-        self._look = self._look_by(kernel)
+        self._check = self._check_by(kernel)
 
     def _place(self, i: int, task: TensorUpdate, name: str) -> int:
         """Address of a buffer of tensor i, which is a copy where the tensor is not contiguous."""
@@ -309,10 +277,10 @@ class MatrixArena:
         self._copies.append(_Copy(i, copy, None if name == "g" else x))
         return copy.data_ptr()
 
-    def _look_by(self, kernel: MatrixKernel) -> _Look | DeviceFlag:
-        """What looks at the gradients."""
+    def _check_by(self, kernel: MatrixKernel) -> KernelCheck | DeviceFlag:
+        """The finite check of their gradients."""
         assert isinstance(kernel, ctypes.CDLL)
-        return _Look(kernel, self.layout, self._gradients.gradient)
+        return KernelCheck(kernel, self.layout, self.gradient)
 
     def is_current(self, settings: Sequence[GroupSettings], scanner: GradientScanner) -> bool:
         """Find the gradients of a step, and see whether tensors and state are where they were, under the same trace.
@@ -320,7 +288,7 @@ class MatrixArena:
         Raises:
             RuleError: A gradient is of a kind that no rule takes.
         """
-        self._counts.refresh()
+        self.counts.refresh()
         now = [settings[g] for g in self.layout.groups]
         if len(now) != len(self._settings) or any(map(operator.is_not, now, self._settings)):
             traces: dict[tuple[int, int], Trace] = {}  # by group and dimensions
@@ -330,11 +298,11 @@ class MatrixArena:
                     return False
                 traces[group, dims] = trace
             self._settings, self._traces = now, [traces[kind[:2]] for kind in self._kinds]
-        return self._gradients.look(scanner)
+        return self.find(scanner)
 
     def is_finite(self) -> bool:
         """Whether all gradients are."""
-        return self._look.is_finite()
+        return self._check.is_finite()
 
     @torch.no_grad()
     def update(self, settings: Sequence[GroupSettings], scanner: GradientScanner) -> None:
@@ -352,24 +320,24 @@ class MatrixArena:
             back = [(x.origin, x.copy) for x in copies if x.origin is not None]
             if back:
                 foreach_copy([origin for origin, _ in back], [copy for _, copy in back])
-        self._gradients.copies.clear()
-        self._counts.advance(self._gradients.absent)
-        scanner.written(self._params)
+        self.copies.clear()
+        self.counts.advance(self.absent)
+        scanner.written(self.params)
 
     def _present_copies(self) -> Iterator[_Copy]:
         """The copies of tensors with a gradient, and of their gradients and state."""
-        return (x for x in self._copies if self._gradients.gradient[x.index])
+        return (x for x in self._copies if self.gradient[x.owner])
 
     def _fill(self, copies: Sequence[_Copy], addresses: NDArray[np.int64], present: NDArray[np.int64]) -> None:
         """Copy tensors that are not contiguous, and write the addresses of this step's gradients."""
         if copies:
-            origins = [self._params.tensors[x.index].grad if x.origin is None else x.origin for x in copies]
+            origins = [self.params.tensors[x.owner].grad if x.origin is None else x.origin for x in copies]
             foreach_copy([x.copy for x in copies], [x for x in origins if x is not None])
         if "g" in self._plan.buffers:
-            gradient = self._gradients.gradient.copy()
+            gradient = self.gradient.copy()
             for x in copies:
                 if x.origin is None:
-                    gradient[x.index] = x.copy.data_ptr()
+                    gradient[x.owner] = x.copy.data_ptr()
             addresses[self._plan.buffers.index("g")] = gradient[present]
 
     def _call_for(self, shapes: NDArray[np.int64], addresses: NDArray[np.int64]) -> MatrixCall | DeviceMatrixCall:
@@ -378,7 +346,7 @@ class MatrixArena:
 
     def _left_out(self) -> tuple[int, ...]:
         """Indices of the tensors that a call leaves out."""
-        return self._gradients.absent
+        return self.absent
 
     def _run(self, call: MatrixCall | DeviceMatrixCall, table: NDArray[np.float64]) -> None:
         call.run(table)
@@ -386,10 +354,10 @@ class MatrixArena:
     def _table(self, settings: Sequence[GroupSettings], present: NDArray[np.int64]) -> NDArray[np.float64]:
         """The numbers of a step that a kernel takes: one column, or one for each tensor."""
         kind = self._kind[present]
-        if self._counts.common is not None:
-            kinds, owner = [(i, float(self._counts.common)) for i in range(len(self._kinds))], kind
+        if self.counts.common is not None:
+            kinds, owner = [(i, float(self.counts.common)) for i in range(len(self._kinds))], kind
         else:
-            counts, which = np.unique(self._counts.values.numpy()[present], return_inverse=True)
+            counts, which = np.unique(self.counts.values.numpy()[present], return_inverse=True)
             pairs, owner = np.unique(kind * len(counts) + which, return_inverse=True)
             kinds = [(i // len(counts), float(counts[i % len(counts)])) for i in pairs.tolist()]
         values = _numbers(

@@ -24,6 +24,7 @@ from descend import errors
 from descend.data import Batch, Batches
 from descend.data.map_dataset import SampleReader
 from descend.errors import ConfigurationError, DescendError, LostPeer, Unsupported
+from descend.optim.engine.finite import nonfinite_parameters
 from descend.strict_keywords import StrictKeywords
 from descend.train.algorithms import BatchedIterativeOptimizer
 from descend.train.callback import Callbacks
@@ -44,7 +45,6 @@ from descend.train.strategies.delayed import (
 )
 from descend.train.strategies.worker_pool import PendingGradient, WorkerPool
 from descend.train.transforms.base import Gradients
-from descend.train.transforms.check_finite import nonfinite_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence

@@ -88,9 +88,9 @@ def test_a_stage_has_one_launch_of_each_kind_whatever_there_are_of_tensors() -> 
         launched.append(module.launched)
     run.step()
     matrices, vectors = sorted(launched, key=len, reverse=True)
-    assert vectors == ["look_float32", "elements0", "numbers1", "elements1"]
+    assert vectors == ["check_float32", "elements0", "numbers1", "elements1"]
     assert matrices == [
-        "look_float32",
+        "check_float32",
         *["rows0", "parts0", "elements0"],
         *["numbers1", "row1", "column1", "means1"],
         *["matrix2", "row2", "elements2"],

@@ -3,9 +3,8 @@
 import ctypes
 import re
 
-from descend.optim.compiler.codegen_cuda_matrix import MATRIX_HEADER
-from descend.optim.compiler.cuda import CudaCompileJob
-from descend.optim.compiler.cuda_matrix import TILE, WALKS, DeviceMatrixJob, DeviceMatrixLaunch, Walk
+from descend.optim.compiler.codegen_cuda_matrix import MATRIX_HEADER, TILE, WALKS
+from descend.optim.compiler.cuda import CudaCompileJob, DeviceMatrixJob, DeviceMatrixLaunch, Walk
 from descend.optim.compiler.native import CpuCompileJob, MatrixCompileJob
 
 HEADER = MATRIX_HEADER.read_text(encoding="utf-8")

@@ -10,11 +10,11 @@ from toys import Regression, data, run_of
 
 from descend.errors import ConfigurationError, NumericalError
 from descend.experiment.build import usual_transforms
+from descend.optim.engine.finite import GradientCheck, nonfinite_parameters
 from descend.train.objective import Ratio, Totals
 from descend.train.precision import Precision
 from descend.train.transforms.base import Gradients
-from descend.train.transforms.check_finite import CheckFinite, FiniteLook, nonfinite_parameters
-from descend.train.transforms.late_check import LateCheck
+from descend.train.transforms.check_finite import CheckFinite, LateCheck
 
 LARGE = (1024, 512)  # elements that are summed; fewer are looked at in one call for all
 
@@ -165,7 +165,7 @@ def test_a_bad_gradient_of_another_rank_counts_on_this_one(monkeypatch):
 def test_a_changed_gradient_is_looked_at_again(policy, bad):
     """As after K-FAC, whose result is the same on all ranks."""
     run, _ = checked(policy, bad=1.0)
-    withheld = run.transforms.one(CheckFinite).look_again(gradients_of(run), {"changed": parameter(0.0, bad)})
+    withheld = run.transforms.one(CheckFinite).check_again(gradients_of(run), {"changed": parameter(0.0, bad)})
     if policy == "allow" or bad == 1.0:
         assert withheld is None
     else:
@@ -224,7 +224,7 @@ def test_good_gradients_are_not_read_element_by_element(monkeypatch):
 def test_a_small_gradient_may_become_sparse_and_dense_again():
     """One look serves all steps, and the call for all small gradients takes no sparse ones."""
     named = {"first": parameter(1.0, 2.0), "rows": parameter(1.0, 2.0), "last": parameter(1.0)}
-    look = FiniteLook(named)
+    look = GradientCheck(named)
     assert look.nonfinite() == []
     sparse = torch.tensor([0.0, 3.0]).to_sparse()
     bad = torch.tensor([0.0, math.nan])
@@ -243,7 +243,7 @@ def test_a_small_gradient_may_become_sparse_and_dense_again():
 
 def test_a_bad_gradient_before_the_first_sparse_one_is_named():
     named = {"bad": parameter(math.nan), "rows": parameter(1.0, 2.0, sparse=True)}
-    look = FiniteLook(named)
+    look = GradientCheck(named)
     assert look.nonfinite() == ["bad"]
     named["bad"].grad = torch.ones(1)
     assert look.nonfinite() == []
@@ -263,7 +263,7 @@ def having(gradient):
 def test_a_flag_is_raised_by_one_bad_element(shape, bad):
     named = {str(i): having(torch.ones(shape)) for i in range(2)}
     named |= {"none": torch.nn.Parameter(torch.ones(2)), "empty": having(torch.ones(0))}
-    look = FiniteLook(named)
+    look = GradientCheck(named)
     good = look.flag()
     assert (good.shape, good.dtype, float(good)) == ((), torch.float32, 0.0)
     named["1"].grad.view(-1)[-1] = bad
@@ -273,10 +273,10 @@ def test_a_flag_is_raised_by_one_bad_element(shape, bad):
 
 def test_there_is_no_flag_of_nothing_and_of_sparse_gradients():
     rows = parameter(1.0, 2.0, sparse=True)
-    assert FiniteLook({}).flag() is None
-    assert FiniteLook({"none": torch.nn.Parameter(torch.ones(2))}).flag() is None
-    assert FiniteLook({"empty": having(torch.ones(0))}).flag() is None
-    assert FiniteLook({"one": parameter(1.0), "rows": rows}).flag() is None
+    assert GradientCheck({}).flag() is None
+    assert GradientCheck({"none": torch.nn.Parameter(torch.ones(2))}).flag() is None
+    assert GradientCheck({"empty": having(torch.ones(0))}).flag() is None
+    assert GradientCheck({"one": parameter(1.0), "rows": rows}).flag() is None
 
 
 class Calls(TorchDispatchMode):
@@ -292,7 +292,7 @@ class Calls(TorchDispatchMode):
 
 
 def looked_at(*parameters):
-    look = FiniteLook({str(i): p for i, p in enumerate(parameters)})
+    look = GradientCheck({str(i): p for i, p in enumerate(parameters)})
     with Calls() as calls:
         flag = look.flag()
     return look.on_device, flag.device.type, [name for name in calls.names if name in (LIST_CALL, NORMS)]
@@ -315,8 +315,8 @@ def test_a_gpu_takes_one_call_for_gradients_of_one_precision_that_are_not_too_la
         assert looked_at(on("cuda", 3), on("cuda", limit - 3)) == (True, "cuda", [NORMS])
         assert looked_at(on("cuda", 3), on("cuda", 3, dtype=torch.float64)) == (True, "cuda", [NORMS])
         assert looked_at(on("cpu", 3), on("cpu", 4)) == (False, "cpu", [LIST_CALL])
-        assert not FiniteLook({"0": on("cpu", 3), "1": on("cuda", 3)}).on_device
-        assert not FiniteLook({}).on_device
+        assert not GradientCheck({"0": on("cpu", 3), "1": on("cuda", 3)}).on_device
+        assert not GradientCheck({}).on_device
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_a_look_is_late_where_the_run_is_to_stop_and_nothing_needs_to_know(
     check, launched = run.transforms.one(CheckFinite), []
     monkeypatch.setattr(LateCheck, "can_be_late", lambda self: bool(possible))
     monkeypatch.setattr(LateCheck, "launch", lambda self, gradients, look: launched.append(look) or True)
-    check._look_at(run.strategy.local_parameters()).on_device = bool(on_device)
+    check._check_of(run.strategy.local_parameters()).on_device = bool(on_device)
     for p in run.parameters.values():
         p.grad = torch.full_like(p, math.nan)
     if policy == "stop" and not launches:

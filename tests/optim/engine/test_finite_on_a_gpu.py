@@ -55,7 +55,7 @@ def test_a_skipped_step_is_as_if_it_had_not_been() -> None:
     assert [(run.ours.updates, run.ours.skipped) for run in runs] == [(3, 1), (3, 0)]
 
 
-def test_allow_looks_at_nothing() -> None:
+def test_allow_checks_nothing() -> None:
     run = Run("compiled", on_nonfinite="allow")
     for _ in range(2):
         run.step()
@@ -64,7 +64,7 @@ def test_allow_looks_at_nothing() -> None:
     run.ours.step()
     assert run.params[0].isnan().any()
     modules = [arena._kernel[0] for arena in run.ours._arenas.matrices]
-    assert not [name for module in modules for name in module.launched if name.startswith("look")]
+    assert not [name for module in modules for name in module.launched if name.startswith("check")]
 
 
 def test_what_a_scaler_hands_over_is_read_on_the_device() -> None:
