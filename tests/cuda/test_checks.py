@@ -19,9 +19,9 @@ import descend
 import descend.optim
 from descend.errors import NumericalError
 from descend.optim.compiler import nvrtc
-from descend.optim.engine.finite import GradientCheck
 from descend.runtime.communicator import Communicator
 from descend.runtime.gpu_copies import send_to_gpu
+from descend.runtime.gradient_check import GradientCheck
 from tests.cuda.steps import give_gradients, milliseconds, parameters, resnet50_like, with_gradients
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from descend import errors
 from descend.data import Batch, Batches
 from descend.data.map_dataset import SampleReader
 from descend.errors import ConfigurationError, DescendError, LostPeer, Unsupported
-from descend.optim.engine.finite import nonfinite_parameters
+from descend.runtime.gradient_check import nonfinite_parameters
 from descend.strict_keywords import StrictKeywords
 from descend.train.algorithms import BatchedIterativeOptimizer
 from descend.train.callback import Callbacks

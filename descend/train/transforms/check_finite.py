@@ -1,7 +1,7 @@
 """The finite check of a run: a step whose gradient holds a NaN or an infinity changes nothing, on any rank.
 
-Gradients are checked by `descend/optim/engine/finite.py`. On a GPU the host need not wait: it learns of a bad gradient
-when the next update is due.
+Gradients are checked by `descend/runtime/gradient_check.py`. On a GPU the host need not wait: it learns of a bad
+gradient when the next update is due.
 
     step n       a flag is computed on the device; where it is raised, the optimizer leaves the update out there
                  the flag is copied to page-locked memory
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from descend.errors import ConfigurationError, NumericalError, nearest
-from descend.optim.engine.finite import GradientCheck, nonfinite_parameters
 from descend.runtime.gpu_copies import HostNumber
+from descend.runtime.gradient_check import GradientCheck, nonfinite_parameters
 from descend.torch_private import skips_flagged_updates
 from descend.train.events import Event
 from descend.train.nonfinite_report import nonfinite_message

@@ -12,8 +12,8 @@ from toys import Regression, run_of
 
 import descend
 from descend.errors import NumericalError, Stopped
-from descend.optim.engine.finite import GradientCheck
 from descend.runtime.gpu_copies import HostNumber
+from descend.runtime.gradient_check import GradientCheck
 from descend.train.objective import Ratio, Totals
 from descend.train.transforms.base import Gradients
 from descend.train.transforms.check_finite import LateCheck
