@@ -70,7 +70,6 @@ class HoldsGradients(Protocol):
         ...
 
 
-@torch.no_grad()
 def all_finite(tasks: Sequence[TensorUpdate], arenas: Sequence[HoldsGradients], meshes: Sequence[Any] = ()) -> bool:
     """Whether every gradient is finite; waits for each device once.
 
@@ -79,7 +78,7 @@ def all_finite(tasks: Sequence[TensorUpdate], arenas: Sequence[HoldsGradients], 
         arenas: What holds the others.
         meshes: Device meshes of distributed parameters, in the same order on all ranks; all ranks get one answer.
     """
-    here = all(holder.is_finite() for holder in arenas) and are_finite([_values(task.gradient) for task in tasks])
+    here = all(holder.is_finite() for holder in arenas) and (not tasks or _are_finite_here(tasks))
     return _agreed(here, meshes) if meshes else here
 
 
@@ -118,6 +117,11 @@ def nonfinite_gradients(where: str, names: Sequence[str], most: int = 5) -> Nume
         f"{where}: the gradient of {text} is not finite; nothing was changed. "
         'on_nonfinite="skip" leaves such steps out and counts them'
     )
+
+
+@torch.no_grad()
+def _are_finite_here(tasks: Sequence[TensorUpdate]) -> bool:
+    return are_finite([_values(task.gradient) for task in tasks])
 
 
 def _is_finite_everywhere(g: Tensor) -> bool:

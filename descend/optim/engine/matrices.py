@@ -30,10 +30,9 @@ from descend.optim.engine.gradient_scan import ArenaGradients, TensorList
 from descend.optim.engine.state import StepCounts
 from descend.optim.engine.step_inputs import LOW_PRECISION, PLAIN_TYPES, is_dense, is_sparse
 from descend.optim.rules.base import MEANS
-from descend.torch_private import foreach_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -238,6 +237,14 @@ class _Copy(NamedTuple):
     origin: Tensor | None
 
 
+@torch.no_grad()
+def _put_back(copies: Sequence[_Copy]) -> None:
+    """Copy updated copies to their tensors."""
+    for x in copies:
+        if x.origin is not None:
+            x.origin.copy_(x.copy)
+
+
 class MatrixArena(ArenaGradients):
     """Tensors that one call of a kernel updates where they are.
 
@@ -304,7 +311,6 @@ class MatrixArena(ArenaGradients):
         """Whether all gradients are."""
         return self._check.is_finite()
 
-    @torch.no_grad()
     def update(self, settings: Sequence[GroupSettings], scanner: GradientScanner) -> None:
         """Update all tensors that have a gradient."""
         left_out = self._left_out()
@@ -314,31 +320,32 @@ class MatrixArena(ArenaGradients):
             self._call = _Call(left_out, present, addresses, self._call_for(self._shapes[:, present].copy(), addresses))
         _, present, addresses, call = self._call
         if len(present):
-            copies = list(self._present_copies())
-            self._fill(copies, addresses, present)
+            copies = [x for x in self._copies if self.gradient[x.owner]]
+            gradient = self._filled(copies) if copies else self.gradient
+            if "g" in self._plan.buffers:
+                addresses[self._plan.buffers.index("g")] = gradient[present]
             self._run(call, self._table(settings, present))
-            back = [(x.origin, x.copy) for x in copies if x.origin is not None]
-            if back:
-                foreach_copy([origin for origin, _ in back], [copy for _, copy in back])
+            if copies:
+                _put_back(copies)
         self.copies.clear()
         self.counts.advance(self.absent)
         scanner.written(self.params)
 
-    def _present_copies(self) -> Iterator[_Copy]:
-        """The copies of tensors with a gradient, and of their gradients and state."""
-        return (x for x in self._copies if self.gradient[x.owner])
+    @torch.no_grad()
+    def _filled(self, copies: Sequence[_Copy]) -> NDArray[np.int64]:
+        """Fill the copies of tensors that are not contiguous.
 
-    def _fill(self, copies: Sequence[_Copy], addresses: NDArray[np.int64], present: NDArray[np.int64]) -> None:
-        """Copy tensors that are not contiguous, and write the addresses of this step's gradients."""
-        if copies:
-            origins = [self.params.tensors[x.owner].grad if x.origin is None else x.origin for x in copies]
-            foreach_copy([x.copy for x in copies], [x for x in origins if x is not None])
-        if "g" in self._plan.buffers:
-            gradient = self.gradient.copy()
-            for x in copies:
-                if x.origin is None:
-                    gradient[x.owner] = x.copy.data_ptr()
-            addresses[self._plan.buffers.index("g")] = gradient[present]
+        Returns:
+            The address of each gradient, or of its copy.
+        """
+        gradient = self.gradient.copy()
+        for x in copies:
+            origin = self.params.tensors[x.owner].grad if x.origin is None else x.origin
+            assert origin is not None
+            x.copy.copy_(origin)
+            if x.origin is None:
+                gradient[x.owner] = x.copy.data_ptr()
+        return gradient
 
     def _call_for(self, shapes: NDArray[np.int64], addresses: NDArray[np.int64]) -> MatrixCall | DeviceMatrixCall:
         assert isinstance(self._kernel, ctypes.CDLL)

@@ -1,6 +1,6 @@
 """A flag on a device keeps an update from happening; the host reads it later, or at once where it has to.
 
-A processor runs the kernels (`cuda_on_cpu.py`). Those of an arena are in `test_device_kernels.py`, here are those of
+A processor runs the kernels (`cuda_on_cpu.py`). Those of an arena are in `test_launch_on_a_gpu.py`, here are those of
 rules with means over rows and columns, and both together.
 """
 
