@@ -183,7 +183,7 @@ class Call:
     @functools.cached_property
     def checked(self) -> tuple[int, ...]:
         """Those of its sums that are of the gradient alone, which the finite check makes on the way."""
-        made = of_gradient(self.kernels[0].text).sums
+        made = of_gradient(self.kernels[0].trace).sums
         return made if set(made) <= set(self.kernels[0].sums) else ()
 
     @functools.cached_property
@@ -193,36 +193,36 @@ class Call:
 
 
 @functools.lru_cache(maxsize=256)
-def calls(text: Trace) -> tuple[Call, ...]:
+def calls(trace: Trace) -> tuple[Call, ...]:
     """The calls that make up an update, in order."""
-    kernels = partition(text)
-    first = {at for at, op in enumerate(text.ops) if not op.stage}
-    below = _below(text, [at for kernel in kernels for at in kernel.numbers], first)
+    kernels = partition(trace)
+    first = {at for at, op in enumerate(trace.ops) if not op.stage}
+    below = _below(trace, [at for kernel in kernels for at in kernel.numbers], first)
     computed = tuple(at for at in below if at not in first)
-    if not all(is_exact(text.ops[at]) for at in computed):
+    if not all(is_exact(trace.ops[at]) for at in computed):
         return tuple(Call((kernel,), kernel.numbers) for kernel in kernels)
     return (Call(kernels, tuple(at for at in below if at in first), computed),)
 
 
-def _below(text: Trace, roots: Iterable[int], given: Container[int]) -> list[int]:
+def _below(trace: Trace, roots: Iterable[int], given: Container[int]) -> list[int]:
     """These numbers and all that they come from, down to those that are given and to norms and totals, in order."""
-    return needed(text.ops, roots, lambda at: at in given or text.ops[at].name in ("norm", "total"))
+    return needed(trace.ops, roots, lambda at: at in given or trace.ops[at].name in ("norm", "total"))
 
 
-def emit_cpp(text: Trace, dtype: str, low: str | None) -> str:
-    """All calls of a text, as functions `call0`, `call1`, ... over `Work` (see kernel.h).
+def emit_cpp(trace: Trace, dtype: str, low: str | None) -> str:
+    """All calls of a trace, as functions `call0`, `call1`, ... over `Work` (see kernel.h).
 
     Args:
-        text: What to compute.
+        trace: What to compute.
         dtype: Precision in which it is computed, e.g. "float32".
         low: Precision of weights that have a master, or None.
 
     Raises:
-        Untraceable: A function of the text has no form in C++ here.
+        Untraceable: A function of the trace has no form in C++ here.
     """
     types = [f"using T = {TYPES[dtype]};", f"using L = {TYPES[low or dtype]};"]
-    bodies = [line for i, call in enumerate(calls(text)) for line in _function(i, call)]
-    headers = [HEADER.read_text(encoding="utf-8"), *([NOISE.read_text(encoding="utf-8")] if text.draws else [])]
+    bodies = [line for i, call in enumerate(calls(trace)) for line in _function(i, call)]
+    headers = [HEADER.read_text(encoding="utf-8"), *([NOISE.read_text(encoding="utf-8")] if trace.draws else [])]
     return "\n".join([*headers, *types, *bodies, ""])
 
 
@@ -252,7 +252,7 @@ def _run(stages: list[str]) -> str:
 
 def _check(call: Call) -> Iterator[str]:
     """The finite check that makes the sums which are of gradients alone."""
-    kernel = of_gradient(call.kernels[0].text)
+    kernel = of_gradient(call.kernels[0].trace)
     rows = [str(call.sums.index(at)) for at in kernel.sums]
     yield from _unit("check", kernel)
     yield "struct Sums {"
@@ -266,7 +266,7 @@ def _check(call: Call) -> Iterator[str]:
 
 def _unit(name: str, kernel: Kernel) -> Iterator[str]:
     """The function of one kernel that passes over one unit."""
-    ops = kernel.text.ops
+    ops = kernel.trace.ops
     pointers = [f"{type_of(buffer)}* __restrict b{i}" for i, buffer in enumerate(kernel.held)]
     numbers = [f"{kind_of(ops[at])} x{at}" for at in kernel.numbers]
     sums = [f"double& s{i}" for i in range(len(kernel.sums))]
@@ -278,7 +278,7 @@ def _unit(name: str, kernel: Kernel) -> Iterator[str]:
 
 def _stage(name: str, call: Call, k: int, kernel: Kernel) -> Iterator[str]:
     """The functions of kernel k of a call: a pass over one unit; and its numbers, with the walk over some units."""
-    ops = kernel.text.ops
+    ops = kernel.trace.ops
     yield from _unit(name, kernel)
     yield f"static void {name}(const Work& w, int64_t from, int64_t to) {{"
     yield "  const int64_t tensor = w.tensor[from];"
@@ -289,7 +289,7 @@ def _stage(name: str, call: Call, k: int, kernel: Kernel) -> Iterator[str]:
     # Forwards, as processors prefetch: there and back would find more in the cache, and takes longer all the same.
     yield "  for (int64_t unit = from; unit < to; ++unit) {"
     yield "    const int64_t at = w.start[tensor] + w.first[unit];"
-    weights = "w" if "w" in kernel.text.outputs else "p"
+    weights = "w" if "w" in kernel.trace.outputs else "p"
     buffers_before = sum(len(before.held) for before in call.kernels[:k])
     places = [buffers_before + call.kernels[k].held.index(buffer) for buffer in kernel.held]
     given = [_pointer(i, buffer, weights) for i, buffer in zip(places, kernel.held, strict=True)]
@@ -304,10 +304,10 @@ def _stage(name: str, call: Call, k: int, kernel: Kernel) -> Iterator[str]:
 
 def _numbers(call: Call, kernel: Kernel) -> Iterator[str]:
     """The numbers of a kernel for one tensor: from the table, and what is computed from them and from sums."""
-    ops = kernel.text.ops
+    ops = kernel.trace.ops
     yield "using T = double;"
     yield "const double* number = w.table + tensor * w.step;"
-    for at in _below(kernel.text, kernel.numbers, call.given):
+    for at in _below(kernel.trace, kernel.numbers, call.given):
         if at in call.given:
             x = f"number[{call.given.index(at)} * w.stride]"
             x = f"{x} != 0" if ops[at].boolean else x
@@ -366,7 +366,7 @@ def _loops(kernel: Kernel, body: list[str]) -> Iterator[str]:
 
 def _element(kernel: Kernel) -> Iterator[str]:
     """What is done to element i: old values are read first and new ones written last."""
-    ops = kernel.text.ops
+    ops = kernel.trace.ops
     place = {name: f"b{i}[i]" for i, name in enumerate(kernel.held)}
     for at in kernel.order:
         if at in kernel.loads:

@@ -104,4 +104,4 @@ def test_new_state_goes_to_its_place_unless_the_old_one_is_read_later() -> None:
         run.step()
     plans = [arena._kernel[1] for arena in run.ours._arenas.matrices]
     assert sorted(name for plan in plans for name in plan.in_place.values()) == ["s.column", "s.row"]
-    assert all(device_plan(plan.made.text).launches == plan.launches for plan in plans)
+    assert all(device_plan(plan.made.trace).launches == plan.launches for plan in plans)

@@ -39,7 +39,7 @@ def test_adafactor_reads_gradients_once_and_weights_twice() -> None:
     first, second = passes(text(Adafactor()))
     assert set(first.loads.values()) == {"g", "p", "s.row", "s.column"}
     kept = (set(first.writes) - {"s.row", "s.column"}).pop()
-    assert first.text.ops[first.writes[kept]].kind == "element"
+    assert first.trace.ops[first.writes[kept]].kind == "element"
     assert set(second.loads.values()) == {kept, "p"}
     assert set(second.writes) == {"p"}
 
