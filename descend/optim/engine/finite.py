@@ -50,7 +50,7 @@ __all__ = [
     "HoldsGradients",
     "KernelCheck",
     "all_finite",
-    "launch",
+    "launch_check",
     "nonfinite_gradients",
     "offenders",
     "update_on_device",
@@ -288,12 +288,12 @@ class FlagReport:
     @staticmethod
     def begin(kernels: Sequence[FlaggedTensors], *, scaled: bool) -> FlagReport:
         """Start copying the flags of the step that was launched last. The host does not wait."""
-        absent = [held.absent for held in kernels]
+        absent = [tensors.absent for tensors in kernels]
         if kernels[0].device.type != "cuda":
-            return FlagReport(list(kernels), absent, [held.flag.bad.clone() for held in kernels], None, scaled)
-        flags = [page_locked(held.flag.bad.shape, held.flag.bad.dtype).fill_(_UNKNOWN) for held in kernels]
-        for room, held in zip(flags, kernels, strict=True):
-            room.copy_(held.flag.bad, non_blocking=True)
+            return FlagReport(list(kernels), absent, [tensors.flag.bad.clone() for tensors in kernels], None, scaled)
+        flags = [page_locked(tensors.flag.bad.shape, tensors.flag.bad.dtype).fill_(_UNKNOWN) for tensors in kernels]
+        for room, tensors in zip(flags, kernels, strict=True):
+            room.copy_(tensors.flag.bad, non_blocking=True)
         arrived = torch.cuda.Event()
         arrived.record(torch.cuda.current_stream(kernels[0].device))
         return FlagReport(list(kernels), absent, flags, arrived, scaled)
@@ -307,8 +307,8 @@ class FlagReport:
             self._wait(self.arrived)
         if not any(int(flags[0]) for flags in self.flags):
             return True
-        for held, absent in zip(self.kernels, self.absent, strict=True):
-            held.forget(absent)
+        for tensors, absent in zip(self.kernels, self.absent, strict=True):
+            tensors.forget(absent)
         return False
 
     def _wait(self, arrived: torch.cuda.Event) -> None:
@@ -324,13 +324,13 @@ class FlagReport:
     def offenders(self) -> list[str]:
         """Names of the parameters whose gradients were not finite, as far as each was checked."""
         return [
-            held.name_of(i)
-            for held, flags in zip(self.kernels, self.flags, strict=True)
+            tensors.name_of(i)
+            for tensors, flags in zip(self.kernels, self.flags, strict=True)
             for i in flags[1:].nonzero().flatten().tolist()
         ]
 
 
-def launch(
+def launch_check(
     kernels: Sequence[FlaggedTensors], found_inf: Tensor | None, grad_scale: Tensor | None, *, checks: bool
 ) -> FlagReport | None:
     """Check the gradients of a step of all arenas, before any is updated. The host does not wait.
@@ -342,17 +342,16 @@ def launch(
         checks: See `DeviceFlag.set`.
 
     Returns:
-        The pending result; None where nothing is checked, and within a CUDA graph, of which the device alone
-        knows.
+        The pending result; None where nothing is checked, and within a CUDA graph, of which the device alone knows.
     """
-    for held in kernels:
-        held.flag.set(found_inf, grad_scale, checks=checks)
+    for tensors in kernels:
+        tensors.flag.set(found_inf, grad_scale, checks=checks)
     if not checks and found_inf is None:
         return None
     first, *rest = kernels
-    first.flag.share([held.flag for held in rest])
-    for held in rest:
-        held.flag.share([first.flag])
+    first.flag.share([tensors.flag for tensors in rest])
+    for tensors in rest:
+        tensors.flag.share([first.flag])
     return None if first.tables.is_capturing() else FlagReport.begin(kernels, scaled=found_inf is not None)
 
 
@@ -371,16 +370,16 @@ def update_on_device(
     Returns:
         Whether the update was launched.
     """
-    found, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
+    found_inf, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
     kernels = arenas.device_kernels(sum(len(group["params"]) for group in optimizer.param_groups))
-    given = [x for x in (found, scale) if x is not None]
+    scaler = [x for x in (found_inf, scale) if x is not None]
     recorded = bool(kernels) and kernels[0].tables.is_capturing()
-    if not kernels or meshes or (recorded and arenas.matrices) or any(x.device != kernels[0].device for x in given):
+    if not kernels or meshes or (recorded and arenas.matrices) or any(x.device != kernels[0].device for x in scaler):
         return False
     active = arenas.begin_step(settings, state)
     if not arenas.residents:  # parameters moved, so there is no arena any more
         return False
-    arenas.report = launch(kernels, found, scale, checks=optimizer.on_nonfinite != "allow")
+    arenas.report = launch_check(kernels, found_inf, scale, checks=optimizer.on_nonfinite != "allow")
     arenas.update_matrices(settings)
     arenas.step(active, settings, optimizer.seed)
     return True
