@@ -1,58 +1,25 @@
-"""The finite check of gradients as tensors, for the optimizers' engine and for a run.
+"""The finite check of the gradients of some parameters, prepared once for all steps of a run.
 
 One sum for each, or one call for many, shows a NaN or an infinity; exact tests follow where that is not finite.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from descend.torch_private import AllFinite, foreach_largest
+from descend.torch_private import AllFinite, foreach_largest, sum_is_finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["GradientCheck", "are_finite", "nonfinite_parameters"]
+__all__ = ["GradientCheck", "nonfinite_parameters"]
 
 # Elements, of one gradient on a CPU and of all on a GPU. To write more takes as long as the calls that are saved.
 _SMALL = 524_288
 _SMALL_ON_A_GPU = 8 * _SMALL
-
-
-def _sum_is_finite(gradients: Sequence[Tensor]) -> bool:
-    return math.isfinite(abs(_total(gradients)))
-
-
-def are_finite(gradients: Sequence[Tensor]) -> bool:
-    """Whether all elements of dense tensors are finite; waits for each device once.
-
-    A sum with a NaN or an infinity in it is not finite. The sum of large finite numbers may overflow too, so a sum that
-    is not finite is followed by an exact check.
-    """
-    return _sum_is_finite(gradients) or all(bool(torch.isfinite(x).all()) for x in gradients)
-
-
-def _total(gradients: Sequence[Tensor]) -> complex:
-    """A number that is finite only if all elements are: on a CPU the sum of all, on a device the largest of each
-    gradient, or its sum if it is sparse. What lies there is read in few launches and waited for once."""
-    total: complex = 0.0
-    largest: dict[torch.device, list[Tensor]] = {}
-    dense: dict[torch.device, list[Tensor]] = {}
-    for x in gradients:
-        if x.is_cpu:
-            is_low = x.layout is torch.strided and x.dtype.itemsize < 4
-            total += x.sum(dtype=torch.float32 if is_low else None).item()
-        elif x.layout is not torch.strided:
-            largest.setdefault(x.device, []).append(x.sum().abs())
-        elif x.numel():
-            dense.setdefault(x.device, []).append(x)
-    for device, some in dense.items():
-        largest.setdefault(device, []).extend(foreach_largest(some))
-    return total + sum(torch.stack(some).max().item() for some in largest.values())
 
 
 class GradientCheck:
@@ -89,7 +56,7 @@ class GradientCheck:
         """Names of the parameters whose gradient is not finite. Waits for the device, once."""
         small = [g for p in self._small if (g := p.grad) is not None]
         large = [g for p in self._large if (g := p.grad) is not None]
-        if self._are_finite(small) and (not large or _sum_is_finite(large)):
+        if self._are_finite(small) and (not large or sum_is_finite(large)):
             return []
         named = _gradients(self.parameters)
         return [name for name, gradient in named if not bool(torch.isfinite(gradient).all())]

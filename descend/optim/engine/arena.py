@@ -20,12 +20,12 @@ from torch.autograd.graph import increment_version
 
 from descend.optim.engine.aliases import PinnedTensor, attach, note_placement
 from descend.optim.engine.arena_layout import ArenaBuffers, ArenaLayout, small_first
+from descend.optim.engine.finite import are_finite
 from descend.optim.engine.gradient_scan import TensorList
 from descend.optim.engine.launch import DeviceKernels, Native
 from descend.optim.engine.segments import Segment, SegmentPlanner
 from descend.optim.engine.state import StepCounts
 from descend.optim.engine.step_inputs import LOW_PRECISION, TensorUpdate, check_gradient, ensure_state, local
-from descend.runtime.gradient_check import are_finite
 from descend.torch_private import foreach_copy
 
 if TYPE_CHECKING:

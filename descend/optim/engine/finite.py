@@ -1,6 +1,6 @@
 """The finite check: a step whose gradient holds a NaN or an infinity changes nothing.
 
-    all_finite    gradients as tensors, see runtime/gradient_check.py; all ranks get one answer
+    all_finite    gradients as tensors, one sum each, then exact tests; all ranks agree
     KernelCheck   gradients of a compiled kernel on a CPU, by their addresses
     DeviceFlag    gradients on a GPU, into a flag that every launch of the update reads
 
@@ -26,7 +26,7 @@ from descend.errors import ConfigurationError, NumericalError
 from descend.machine import page_locked
 from descend.optim.compiler.native import KernelLaunch
 from descend.optim.engine.step_inputs import is_sparse, local
-from descend.runtime.gradient_check import are_finite
+from descend.torch_private import sum_is_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,6 +50,7 @@ __all__ = [
     "HoldsGradients",
     "KernelCheck",
     "all_finite",
+    "are_finite",
     "launch_check",
     "nonfinite_gradients",
     "offenders",
@@ -60,6 +61,11 @@ POLICIES = ("raise", "skip", "allow")
 
 
 # ---- gradients as tensors
+
+
+def are_finite(gradients: Sequence[Tensor]) -> bool:
+    """Whether all elements of dense tensors are finite; waits for each device once."""
+    return sum_is_finite(gradients) or all(bool(torch.isfinite(x).all()) for x in gradients)
 
 
 class HoldsGradients(Protocol):
