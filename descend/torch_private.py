@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import math
 import os
 import sys
 from pathlib import Path
@@ -72,6 +73,7 @@ __all__ = [
     "step_is_observed",
     "storage_identity",
     "storage_use_count",
+    "sum_is_finite",
     "tensor_address",
     "version_counter",
     "view_base",
@@ -236,6 +238,35 @@ def foreach_largest(tensors: Sequence[Tensor]) -> list[Tensor]:
 
     norms: Callable[[Sequence[Tensor], float], list[Tensor]] = getattr(torch, "_foreach_norm")  # noqa: B009
     return list(norms(tensors, float("inf"))) if tensors else []
+
+
+def _total(tensors: Sequence[Tensor]) -> complex:
+    """A number that is finite only if all elements are: on a CPU the sum of all, on a device the largest of each
+    tensor, or its sum if it is sparse. What lies there is read in few launches and waited for once."""
+    import torch
+
+    total: complex = 0.0
+    largest: dict[torch.device, list[Tensor]] = {}
+    dense: dict[torch.device, list[Tensor]] = {}
+    for x in tensors:
+        if x.is_cpu:
+            is_low = x.layout is torch.strided and x.dtype.itemsize < 4
+            total += x.sum(dtype=torch.float32 if is_low else None).item()
+        elif x.layout is not torch.strided:
+            largest.setdefault(x.device, []).append(x.sum().abs())
+        elif x.numel():
+            dense.setdefault(x.device, []).append(x)
+    for device, some in dense.items():
+        largest.setdefault(device, []).extend(foreach_largest(some))
+    return total + sum(torch.stack(some).max().item() for some in largest.values())
+
+
+def sum_is_finite(tensors: Sequence[Tensor]) -> bool:
+    """Whether a sum over all elements is finite: then all elements are; waits for each device once.
+
+    The sum of large finite numbers may overflow too, so an exact check has to follow one that is not.
+    """
+    return math.isfinite(abs(_total(tensors)))
 
 
 class AllFinite:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend.optim.compiler.codegen_cuda import plan
 from descend.optim.compiler.codegen_cuda_matrix import device_plan
-from descend.optim.compiler.cuda import CudaCompileJob
-from descend.optim.compiler.cuda_matrix import DeviceMatrixJob
+from descend.optim.compiler.cuda import CudaCompileJob, DeviceMatrixJob
 from descend.optim.compiler.trace import from_structure
 from descend.optim.engine import arena_manager, matrices
 
@@ -119,7 +118,7 @@ class EverythingCompiled:
     def order(self, _: Any) -> None:
         pass
 
-    def collect(self, jobs: Any, wait: bool) -> None:
+    def collect(self, jobs: Any, wait: bool, required: bool) -> None:
         pass
 
 

@@ -5,7 +5,7 @@
 
 A step, in order:
 
-    groups      which parameters the groups hold             engine/group_tracker.py
+    groups      which parameters the groups hold             engine/parameter_checks.py
     settings    the options of each group, checked          engine/settings.py
     updates     parameters with a gradient, not frozen      engine/step_inputs.py
     finite      no NaN or infinity in any gradient          engine/finite.py
@@ -26,8 +26,8 @@ from descend.optim.engine import finite, parameter_checks, step_inputs
 from descend.optim.engine import state_dict as saved
 from descend.optim.engine.arena_manager import RUNNERS, ArenaManager
 from descend.optim.engine.evaluation import EvaluationMode, averages, averaging_updates
-from descend.optim.engine.group_tracker import GroupTracker
-from descend.optim.engine.late_check import update_on_device
+from descend.optim.engine.finite import update_on_device
+from descend.optim.engine.parameter_checks import GroupTracker
 from descend.optim.engine.settings import (
     COMMON_KEYS,
     OPTIONS,
@@ -38,7 +38,7 @@ from descend.optim.engine.settings import (
     shown,
     unread_keys,
 )
-from descend.optim.engine.state_proxy import State
+from descend.optim.engine.state import State
 from descend.optim.engine.ways import update_outside
 from descend.optim.rule_check import check_rule
 from descend.optim.rules.base import Rule
@@ -124,9 +124,10 @@ class Optimizer(torch.optim.Optimizer):
             it waits where the cache has none. "auto" begins as "blocks" and goes over to compiled kernels when they
             are there, at a time that no seed decides. On a CPU the two agree to the last bit for every rule here, so a
             run repeats; rules of one's own that take exponentials, logarithms or powers may differ by rounding, as all
-            may on CUDA, and there "blocks" and "compiled" repeat.
+            may on CUDA, and there "blocks" and "compiled" repeat. Rules with means over rows and columns (Adafactor)
+            run as "plain" under "blocks", and the first step of "auto" waits for their kernel.
         on_nonfinite: What a NaN or an infinity in a gradient does before anything changed: "raise" a NumericalError,
-            "skip" the step and count it in `skipped`, or "allow" it without looking. On a GPU compiled kernels find it
+            "skip" the step and count it in `skipped`, or "allow" it without a check. On a GPU compiled kernels find it
             out there and change nothing; the host waits for no answer, and raises or counts when the next step begins.
         seed: Start of the noise, for rules that draw any.
 
@@ -258,7 +259,7 @@ class Optimizer(torch.optim.Optimizer):
 
         Raises:
             NumericalError: A gradient is not finite and `on_nonfinite` is "raise". Nothing has changed. On a GPU, where
-                compiled kernels look, it is raised by the next step or by `settle`; weights are untouched until then.
+                compiled kernels check, it is raised by the next step or by `settle`; weights are untouched until then.
             RuleError: A group was given a wrong value since the last step. Nothing has changed.
         """
         loss = None
@@ -318,7 +319,7 @@ class Optimizer(torch.optim.Optimizer):
     def settle(self) -> None:
         """Bring `updates`, `skipped` and step counts up to date with a GPU, and raise what its last step has found.
 
-        On a GPU compiled kernels look at the gradients there: a step whose gradients are not finite changes nothing,
+        On a GPU compiled kernels check the gradients there: a step whose gradients are not finite changes nothing,
         and the host learns of it when the next step begins, or here. `state_dict()` calls this.
 
         Raises:

@@ -21,7 +21,7 @@ from descend.errors import NumericalError
 from descend.optim.compiler import nvrtc
 from descend.runtime.communicator import Communicator
 from descend.runtime.gpu_copies import send_to_gpu
-from descend.train.transforms.check_finite import FiniteLook
+from descend.runtime.gradient_check import GradientCheck
 from tests.cuda.steps import give_gradients, milliseconds, parameters, resnet50_like, with_gradients
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def test_06_launches(name: str, figure: Figure) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         ours.step()
         torch.cuda.synchronize()
-    kernels = [event.name for event in profile.events() if event.name.startswith(("stage", "numbers", "look"))]
+    kernels = [event.name for event in profile.events() if event.name.startswith(("stage", "numbers", "check"))]
     figure(f"{name}: launches of a step", len(kernels))
     figure(f"{name} on ResNet-50's size", f"{milliseconds(ours.step):.3f} ms, {milliseconds(checked.step):.3f} checked")
     if torch_class is not None:
@@ -205,7 +205,7 @@ def fitted(steps: int, **options: Any) -> nn.Module:
 
 @pytest.mark.parametrize("policy", ["stop", "allow"])
 def test_08_waits_of_fit(policy: str, figure: Figure) -> None:
-    """How often a step of `fit` waits for the device: never, also with the look, which the next step settles."""
+    """How often a step of `fit` waits for the device: never, also with the check that the next step settles."""
 
     def waits(steps: int) -> int:
         torch.cuda.set_sync_debug_mode("warn")
@@ -259,14 +259,14 @@ def test_09_a_bad_gradient_of_any_optimizer_is_named(elements: int) -> None:
     params = {f"p{i}": nn.Parameter(torch.ones(n, device="cuda")) for i, n in enumerate((3, elements, 5))}
     for p in params.values():
         p.grad = torch.full_like(p, 1e38)
-    look = FiniteLook(params)
-    assert look.nonfinite() == []
+    check = GradientCheck(params)
+    assert check.nonfinite() == []
     for bad in (float("nan"), float("inf"), -float("inf")):
         params["p1"].grad = torch.full_like(params["p1"], 1e38)
         params["p1"].grad[-1] = bad
-        assert look.nonfinite() == ["p1"]
+        assert check.nonfinite() == ["p1"]
         params["p1"].grad[-1] = 0.0
-        assert look.nonfinite() == []
+        assert check.nonfinite() == []
     assert float(params["p2"].grad[0]) == float(torch.tensor(1e38))
 
 

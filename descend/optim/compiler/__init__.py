@@ -14,11 +14,11 @@
                      └────────────── cache.py ────────────┘                                  │
                                         │ load                                               │
                                         ▼                                                    ▼
-                     launch, by descend.optim.engine: native.py (CPU), device_kernels.py (CUDA), blocks.py
+                     launch, by descend.optim.engine: launch.py, matrices.py, device_matrices.py, blocks.py
 
 For rules with means over rows and columns `matrix_plan.py` takes the place of `partition.py`. Their C++ is written by
 `codegen_matrix.py` (with matrix.h) and, for tensors of many small matrices, by `codegen_packs.py` (with packs.h), their
-CUDA by `codegen_cuda_matrix.py` (with cuda_matrix.h; what it is given is in cuda_matrix.py).
+CUDA by `codegen_cuda_matrix.py` (with cuda_matrix.h).
 
 A compiler runs in a process of its own while the interpreter makes the updates; `cache.KernelCompiler` starts it once a
 run has lasted a second, and keeps the finished file under the hash of trace, precision, device, torch and our sources

@@ -56,7 +56,6 @@ SOURCES = (
     "compiler/cuda.py",
     "compiler/cuda_kernel.h",
     "compiler/cuda_matrix.h",
-    "compiler/cuda_matrix.py",
     "compiler/kernel.h",
     "compiler/layout.py",
     "compiler/matrix.h",
@@ -67,13 +66,13 @@ SOURCES = (
     "compiler/packs.h",
     "compiler/partition.py",
     "compiler/trace.py",
-    "engine/arena_buffers.py",
     "engine/arena_layout.py",
-    "engine/device_kernels.py",
     "engine/device_matrices.py",
     "engine/gradient_scan.py",
     "engine/gradients.cpp",
-    "engine/native.py",
+    "engine/finite.py",
+    "engine/launch.py",
+    "engine/matrices.py",
 )
 EAGERLY = "this optimizer runs eagerly, with the same results"
 # Where the compiler has it beside it; elsewhere kernels run in one thread.
@@ -306,18 +305,18 @@ class KernelCompiler:
                 else:
                     self._fails(job, why)
 
-    def collect(self, jobs: Sequence[CompileJob], wait: bool = False) -> None:
-        """Collect the results of compiler processes that have ended.
+    def collect(self, jobs: Sequence[CompileJob], wait: bool = False, required: bool = False) -> None:
+        """Collect the results of compiler processes that have ended, or with `wait` of all.
 
         Raises:
-            RuleError: With `wait`, when a kernel could not be made.
+            RuleError: With `required`, when a kernel could not be made.
         """
         for job in jobs:
             running = self.building.get(job.file)
             if running is not None and running.has_ended(wait):
                 with self.failing(job, "compiling a kernel failed"):
                     self._end(job.file)
-        if wait and any(job.wanted and self.has_failed(job) for job in jobs):
+        if required and any(job.wanted and self.has_failed(job) for job in jobs):
             raise RuleError('runner="compiled" is not available here; runner="auto" takes the next best')
 
     def _end(self, file: str) -> None:
@@ -380,7 +379,7 @@ class CompilePolicy:
     """Decides when an optimizer starts compiling: once the run has lasted `PATIENCE_SECONDS`."""
 
     began: float | None = None
-    looked: float = 0.0
+    checked: float = 0.0
 
     def lasts(self) -> bool:
         """Whether the run has gone on for `PATIENCE_SECONDS`."""
@@ -388,10 +387,10 @@ class CompilePolicy:
         self.began = now if self.began is None else self.began
         return now - self.began > PATIENCE_SECONDS
 
-    def may_look(self) -> bool:
-        """Whether it is time to look again for finished kernels; not at each step, to spare the file system."""
+    def is_due(self) -> bool:
+        """Whether it is time to check again for finished kernels; not at each step, to spare the file system."""
         now = time.monotonic()
-        if now - self.looked < 0.25:
+        if now - self.checked < 0.25:
             return False
-        self.looked = now
+        self.checked = now
         return True

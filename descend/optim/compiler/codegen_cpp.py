@@ -19,19 +19,22 @@ from descend.optim.compiler.partition import Kernel, needed, of_gradient, partit
 from descend.optim.compiler.trace import Op, Ref, Trace, Untraceable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 __all__ = [
     "HEADER",
     "TYPES",
     "Call",
     "calls",
+    "definitions",
     "emit_cpp",
     "expression",
     "is_exact",
     "kind_of",
     "load",
+    "rooted",
     "store",
+    "summand",
     "type_of",
 ]
 
@@ -178,9 +181,9 @@ class Call:
         return tuple(name for kernel in self.kernels for name in kernel.held)
 
     @functools.cached_property
-    def looked(self) -> tuple[int, ...]:
-        """Those of its sums that are of the gradient alone, which a look at the gradients makes on the way."""
-        made = of_gradient(self.kernels[0].text).sums
+    def checked(self) -> tuple[int, ...]:
+        """Those of its sums that are of the gradient alone, which the finite check makes on the way."""
+        made = of_gradient(self.kernels[0].trace).sums
         return made if set(made) <= set(self.kernels[0].sums) else ()
 
     @functools.cached_property
@@ -190,36 +193,36 @@ class Call:
 
 
 @functools.lru_cache(maxsize=256)
-def calls(text: Trace) -> tuple[Call, ...]:
+def calls(trace: Trace) -> tuple[Call, ...]:
     """The calls that make up an update, in order."""
-    kernels = partition(text)
-    first = {at for at, op in enumerate(text.ops) if not op.stage}
-    below = _below(text, [at for kernel in kernels for at in kernel.numbers], first)
+    kernels = partition(trace)
+    first = {at for at, op in enumerate(trace.ops) if not op.stage}
+    below = _below(trace, [at for kernel in kernels for at in kernel.numbers], first)
     computed = tuple(at for at in below if at not in first)
-    if not all(is_exact(text.ops[at]) for at in computed):
+    if not all(is_exact(trace.ops[at]) for at in computed):
         return tuple(Call((kernel,), kernel.numbers) for kernel in kernels)
     return (Call(kernels, tuple(at for at in below if at in first), computed),)
 
 
-def _below(text: Trace, roots: Iterable[int], given: Container[int]) -> list[int]:
+def _below(trace: Trace, roots: Iterable[int], given: Container[int]) -> list[int]:
     """These numbers and all that they come from, down to those that are given and to norms and totals, in order."""
-    return needed(text.ops, roots, lambda at: at in given or text.ops[at].name in ("norm", "total"))
+    return needed(trace.ops, roots, lambda at: at in given or trace.ops[at].name in ("norm", "total"))
 
 
-def emit_cpp(text: Trace, dtype: str, low: str | None) -> str:
-    """All calls of a text, as functions `call0`, `call1`, ... over `Work` (see kernel.h).
+def emit_cpp(trace: Trace, dtype: str, low: str | None) -> str:
+    """All calls of a trace, as functions `call0`, `call1`, ... over `Work` (see kernel.h).
 
     Args:
-        text: What to compute.
+        trace: What to compute.
         dtype: Precision in which it is computed, e.g. "float32".
         low: Precision of weights that have a master, or None.
 
     Raises:
-        Untraceable: A function of the text has no form in C++ here.
+        Untraceable: A function of the trace has no form in C++ here.
     """
     types = [f"using T = {TYPES[dtype]};", f"using L = {TYPES[low or dtype]};"]
-    bodies = [line for i, call in enumerate(calls(text)) for line in _function(i, call)]
-    headers = [HEADER.read_text(encoding="utf-8"), *([NOISE.read_text(encoding="utf-8")] if text.draws else [])]
+    bodies = [line for i, call in enumerate(calls(trace)) for line in _function(i, call)]
+    headers = [HEADER.read_text(encoding="utf-8"), *([NOISE.read_text(encoding="utf-8")] if trace.draws else [])]
     return "\n".join([*headers, *types, *bodies, ""])
 
 
@@ -227,43 +230,43 @@ def _function(i: int, call: Call) -> Iterator[str]:
     names = [f"stage{i}_{k}" for k in range(len(call.kernels))]
     for k, kernel in enumerate(call.kernels):
         yield from _stage(names[k], call, k, kernel)
-    looked: list[str] = []  # the stages of an update whose look at the gradients has made sums
-    if call.looked:
-        rest = without_sums(call.kernels[0], call.looked)
+    checked: list[str] = []  # the stages of an update whose finite check has made sums
+    if call.checked:
+        rest = without_sums(call.kernels[0], call.checked)
         if rest.writes or rest.sums:
-            yield from _stage("after_look", call, 0, rest)
-            looked.append("after_look")
-        looked += names[1:]
+            yield from _stage("after_check", call, 0, rest)
+            checked.append("after_check")
+        checked += names[1:]
     yield f'extern "C" void call{i}(const Work* w) {{'
-    if call.looked:
-        yield f"  if (w->looked) {{ {_run(looked)}return; }}"
+    if call.checked:
+        yield f"  if (w->checked) {{ {_run(checked)}return; }}"
     yield f"  {_run(names)}"
     yield "}"
-    if call.looked:
-        yield from _look(call)
+    if call.checked:
+        yield from _check(call)
 
 
 def _run(stages: list[str]) -> str:
     return f"static const Stage stages[] = {{{', '.join(stages)}}}; update(*w, stages); " if stages else ""
 
 
-def _look(call: Call) -> Iterator[str]:
-    """The look at the gradients that makes the sums which are of them alone."""
-    kernel = of_gradient(call.kernels[0].text)
+def _check(call: Call) -> Iterator[str]:
+    """The finite check that makes the sums which are of gradients alone."""
+    kernel = of_gradient(call.kernels[0].trace)
     rows = [str(call.sums.index(at)) for at in kernel.sums]
-    yield from _unit("look", kernel)
+    yield from _unit("check", kernel)
     yield "struct Sums {"
     yield f"  static constexpr int COUNT = {len(rows)};"
     yield f"  static constexpr int64_t ROWS[COUNT] = {{{', '.join(rows)}}};"
     given = ["n", "g", *(f"s[{i}]" for i in range(len(rows)))]
-    yield f"  static void make(int64_t n, const Word<L>* g, double* s) {{ look_unit({', '.join(given)}); }}"
+    yield f"  static void make(int64_t n, const Word<L>* g, double* s) {{ check_unit({', '.join(given)}); }}"
     yield "};"
-    yield 'extern "C" int64_t look(const Work* w) { return look_and_sum<Sums, L>(*w); }'
+    yield 'extern "C" int64_t check(const Work* w) { return check_and_sum<Sums, L>(*w); }'
 
 
 def _unit(name: str, kernel: Kernel) -> Iterator[str]:
     """The function of one kernel that passes over one unit."""
-    ops = kernel.text.ops
+    ops = kernel.trace.ops
     pointers = [f"{type_of(buffer)}* __restrict b{i}" for i, buffer in enumerate(kernel.held)]
     numbers = [f"{kind_of(ops[at])} x{at}" for at in kernel.numbers]
     sums = [f"double& s{i}" for i in range(len(kernel.sums))]
@@ -275,7 +278,7 @@ def _unit(name: str, kernel: Kernel) -> Iterator[str]:
 
 def _stage(name: str, call: Call, k: int, kernel: Kernel) -> Iterator[str]:
     """The functions of kernel k of a call: a pass over one unit; and its numbers, with the walk over some units."""
-    ops = kernel.text.ops
+    ops = kernel.trace.ops
     yield from _unit(name, kernel)
     yield f"static void {name}(const Work& w, int64_t from, int64_t to) {{"
     yield "  const int64_t tensor = w.tensor[from];"
@@ -286,7 +289,7 @@ def _stage(name: str, call: Call, k: int, kernel: Kernel) -> Iterator[str]:
     # Forwards, as processors prefetch: there and back would find more in the cache, and takes longer all the same.
     yield "  for (int64_t unit = from; unit < to; ++unit) {"
     yield "    const int64_t at = w.start[tensor] + w.first[unit];"
-    weights = "w" if "w" in kernel.text.outputs else "p"
+    weights = "w" if "w" in kernel.trace.outputs else "p"
     buffers_before = sum(len(before.held) for before in call.kernels[:k])
     places = [buffers_before + call.kernels[k].held.index(buffer) for buffer in kernel.held]
     given = [_pointer(i, buffer, weights) for i, buffer in zip(places, kernel.held, strict=True)]
@@ -301,16 +304,15 @@ def _stage(name: str, call: Call, k: int, kernel: Kernel) -> Iterator[str]:
 
 def _numbers(call: Call, kernel: Kernel) -> Iterator[str]:
     """The numbers of a kernel for one tensor: from the table, and what is computed from them and from sums."""
-    ops = kernel.text.ops
+    ops = kernel.trace.ops
     yield "using T = double;"
     yield "const double* number = w.table + tensor * w.step;"
-    for at in _below(kernel.text, kernel.numbers, call.given):
+    for at in _below(kernel.trace, kernel.numbers, call.given):
         if at in call.given:
             x = f"number[{call.given.index(at)} * w.stride]"
             x = f"{x} != 0" if ops[at].boolean else x
         elif ops[at].name in ("norm", "total"):
-            x = f"total(w, {call.sums.index(at)}, tensor)"
-            x = f"std::sqrt({x})" if ops[at].name == "norm" else x
+            x = rooted(ops, at, f"total(w, {call.sums.index(at)}, tensor)")
         else:
             x = expression(ops[at])
         yield f"const {kind_of(ops[at])} x{at} = {x};"
@@ -364,19 +366,15 @@ def _loops(kernel: Kernel, body: list[str]) -> Iterator[str]:
 
 def _element(kernel: Kernel) -> Iterator[str]:
     """What is done to element i: old values are read first and new ones written last."""
-    ops = kernel.text.ops
+    ops = kernel.trace.ops
     place = {name: f"b{i}[i]" for i, name in enumerate(kernel.held)}
     for at in kernel.order:
         if at in kernel.loads:
             name = kernel.loads[at]
             old = f"T(z{name.split()[1]}[j])" if name in kernel.noises else load(name, place[name])
             yield f"    const {'L' if name in ('g', 'w') else 'T'} x{at} = {old};"
-    for at in kernel.order:
-        if at not in kernel.loads:
-            yield f"    const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
-    for i, at in enumerate(kernel.sums):
-        x = f"x{ops[at].refs[0]}"
-        yield f"    part{i}[j] = {x} * {x};" if ops[at].name == "norm" else f"    part{i}[j] = {x};"
+    yield from (f"    {line}" for line in definitions(ops, kernel.computed))
+    yield from (f"    part{i}[j] = {summand(ops, at)};" for i, at in enumerate(kernel.sums))
     for name, at in kernel.writes.items():
         yield f"    {place[name]} = {store(name, f'x{at}')};"
 
@@ -384,6 +382,22 @@ def _element(kernel: Kernel) -> Iterator[str]:
 def kind_of(op: Op) -> str:
     """The type of a value: L of weights that have a master, bool, or T."""
     return "L" if op.name == "narrow" else "bool" if op.boolean else "T"
+
+
+def definitions(ops: Sequence[Op], places: Iterable[int]) -> Iterator[str]:
+    """Lines that compute values x0, x1, ... from others."""
+    return (f"const {kind_of(ops[at])} x{at} = {expression(ops[at])};" for at in places)
+
+
+def summand(ops: Sequence[Op], at: int, cast: str = "") -> str:
+    """The term that an element adds to reduction `at`."""
+    x = f"{cast}x{ops[at].refs[0]}"
+    return f"{x} * {x}" if ops[at].name == "norm" else x
+
+
+def rooted(ops: Sequence[Op], at: int, total: str) -> str:
+    """The value of a norm or a total from its sum."""
+    return f"std::sqrt({total})" if ops[at].name == "norm" else total
 
 
 def expression(op: Op) -> str:

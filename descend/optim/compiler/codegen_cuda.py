@@ -1,6 +1,6 @@
 """Writes a trace as CUDA: one launch a stage for all tensors of an arena, and one for the numbers before each stage.
 
-    look       whether a gradient is not finite, into a flag of the device that every later launch reads
+    check      whether a gradient is not finite, into a flag of the device that every later launch reads
     numbers0   step counts, and what follows from them and from rates and constants, in float64, a tensor a thread
     stage0     all elements of all tensors; of each unit the sums that norms and totals need
     numbers1   sums over tensors, in the same order each time; what follows from them
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from descend.optim.compiler.codegen_cpp import expression, kind_of
+from descend.optim.compiler.codegen_cpp import definitions, expression, kind_of, rooted, summand
 from descend.optim.compiler.partition import Kernel, needed, partition
 from descend.optim.compiler.trace import STATE, Ref, Trace
 
@@ -65,13 +65,13 @@ class CudaPlan:
 
 
 @functools.lru_cache(maxsize=256)
-def plan(text: Trace) -> CudaPlan:
+def plan(trace: Trace) -> CudaPlan:
     """The plan of a trace."""
-    kernels, ops = partition(text), text.ops
-    outer = "w" if "w" in text.outputs else "p"
+    kernels, ops = partition(trace), trace.ops
+    outer = "w" if "w" in trace.outputs else "p"
     held = {name for kernel in kernels for name in kernel.held}
-    columns = tuple(sorted(name for name, kind in text.entries.items() if kind == "number"))
-    roots = [at for kernel in kernels for at in kernel.numbers] + [text.outputs[name] for name in columns]
+    columns = tuple(sorted(name for name, kind in trace.entries.items() if kind == "number"))
+    roots = [at for kernel in kernels for at in kernel.numbers] + [trace.outputs[name] for name in columns]
     # Down to elements: a norm or a total is a number, and what it sums is not.
     below = needed(ops, roots, lambda at: ops[at].name in ("norm", "total") or ops[at].kind == "element")
     numbers = [at for at in below if ops[at].kind == "number"]
@@ -82,15 +82,15 @@ def plan(text: Trace) -> CudaPlan:
         columns=columns,
         rows={at: i for i, at in enumerate(numbers)},
         sums=tuple(at for kernel in kernels for at in kernel.sums),
-        inputs=len(SETTINGS) + len(text.constants),
+        inputs=len(SETTINGS) + len(trace.constants),
     )
 
 
-def emit_cuda(text: Trace, dtype: str, low: str | None) -> str:
+def emit_cuda(trace: Trace, dtype: str, low: str | None) -> str:
     """The source of all kernels of a trace.
 
     Args:
-        text: What to compute.
+        trace: What to compute.
         dtype: Precision in which it is computed, "float32" or "float64".
         low: Precision of weights that have a master, or None.
 
@@ -98,13 +98,13 @@ def emit_cuda(text: Trace, dtype: str, low: str | None) -> str:
         Untraceable: A function of the trace has no form here.
     """
     types = [f"typedef {TYPES[dtype]} T;", f"typedef {TYPES[low or dtype]} L;"]
-    body = [line for k in range(plan(text).stages) for line in (*_numbers(text, k), *_stage(text, k))]
+    body = [line for k in range(plan(trace).stages) for line in (*_numbers(trace, k), *_stage(trace, k))]
     return "\n".join([HEADER.read_text(encoding="utf-8"), *types, *body, ""])
 
 
-def _numbers(text: Trace, k: int) -> Iterator[str]:
+def _numbers(trace: Trace, k: int) -> Iterator[str]:
     """Numbers of one stage: a thread a tensor, or a block a tensor where sums come first."""
-    made, ops = plan(text), text.ops
+    made, ops = plan(trace), trace.ops
     mine = [at for at in made.rows if ops[at].stage == k]
     sums = [at for at in mine if ops[at].name in ("norm", "total")]
     yield f"{HEAD} numbers{k}(const Work w) {{"
@@ -118,13 +118,13 @@ def _numbers(text: Trace, k: int) -> Iterator[str]:
     yield from (f"    const double s{at} = tensor_sum(w, {made.sums.index(at)}, tensor);" for at in sums)
     if sums:
         yield "    if (threadIdx.x) continue;"
-    yield from (f"    {line}" for line in _number_lines(text, k, mine))
+    yield from (f"    {line}" for line in _number_lines(trace, k, mine))
     yield "  }"
     yield "}"
 
 
-def _number_lines(text: Trace, k: int, mine: list[int]) -> Iterator[str]:
-    made, ops = plan(text), text.ops
+def _number_lines(trace: Trace, k: int, mine: list[int]) -> Iterator[str]:
+    made, ops = plan(trace), trace.ops
     yield "typedef double T;"
     yield "const int64 group = w.group[tensor];"
     if not k:
@@ -133,26 +133,24 @@ def _number_lines(text: Trace, k: int, mine: list[int]) -> Iterator[str]:
     # A reduction reads elements, which are summed already.
     earlier = {ref for at in mine if ops[at].name not in ("norm", "total") for ref in ops[at].refs} - known
     if k == made.stages - 1:
-        earlier |= {text.outputs[name] for name in made.columns} - known
+        earlier |= {trace.outputs[name] for name in made.columns} - known
     for at in sorted(earlier):
-        yield f"const {kind_of(ops[at])} x{at} = {_from_table(made, text, at)};"
+        yield f"const {kind_of(ops[at])} x{at} = {_from_table(made, trace, at)};"
     for at in mine:
-        yield f"const {kind_of(ops[at])} x{at} = {_number(text, at)};"
+        yield f"const {kind_of(ops[at])} x{at} = {_number(trace, at)};"
         yield f"w.table[{made.rows[at]} * w.tensors + tensor] = x{at};"
     if k == made.stages - 1:
         for i, name in enumerate(made.columns):
-            yield f"reinterpret_cast<double*>(w.column[{i}])[tensor] = x{text.outputs[name]};"
+            yield f"reinterpret_cast<double*>(w.column[{i}])[tensor] = x{trace.outputs[name]};"
     yield "(void)group;"
     if not k:
         yield "(void)t;"
 
 
-def _number(text: Trace, at: int) -> str:
-    op = text.ops[at]
-    if op.name == "norm":
-        return f"std::sqrt(s{at})"
-    if op.name == "total":
-        return f"s{at}"
+def _number(trace: Trace, at: int) -> str:
+    op = trace.ops[at]
+    if op.name in ("norm", "total"):
+        return rooted(trace.ops, at, f"s{at}")
     if op.name == "literal":
         return f"w.input[{len(SETTINGS) + op.args[0]} * w.groups + group]"
     if op.name in ("remainder", "operator.mod"):  # among numbers alone, as of a step count
@@ -163,13 +161,13 @@ def _number(text: Trace, at: int) -> str:
     if name == "t":
         return "t"
     if name.startswith(STATE):
-        return f"reinterpret_cast<const double*>(w.column[{plan(text).columns.index(name)}])[tensor]"
+        return f"reinterpret_cast<const double*>(w.column[{plan(trace).columns.index(name)}])[tensor]"
     return f"w.input[{SETTINGS.index(name)} * w.groups + group]"
 
 
-def _from_table(made: CudaPlan, text: Trace, at: int) -> str:
+def _from_table(made: CudaPlan, trace: Trace, at: int) -> str:
     x = f"w.table[{made.rows[at]} * w.tensors + tensor]"
-    return f"{x} != 0" if text.ops[at].boolean else x
+    return f"{x} != 0" if trace.ops[at].boolean else x
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +206,7 @@ class _Pass:
 
     def parameters(self) -> Iterator[str]:
         """Of the function of one element."""
-        ops = self.kernel.text.ops
+        ops = self.kernel.trace.ops
         for at, name in self.loads.items():
             yield f"const {_type(name)} {'g' if name == 'g' else 'x'}{at}"
         yield from (f"const T x{at}" for at in self.noises)
@@ -226,9 +224,9 @@ class _Pass:
         return f"element{self.k}({', '.join(given)});"
 
 
-def _stage(text: Trace, k: int) -> Iterator[str]:
+def _stage(trace: Trace, k: int) -> Iterator[str]:
     """One pass over all elements: a function of one element, and the walk over units."""
-    made, ops = plan(text), text.ops
+    made, ops = plan(trace), trace.ops
     if k >= len(made.kernels):
         return
     kernel = made.kernels[k]
@@ -244,11 +242,11 @@ def _stage(text: Trace, k: int) -> Iterator[str]:
     yield "    if (!w.gradient[tensor]) continue;"
     yield "    const int64 first = w.unit_first[unit], n = w.unit_count[unit], at = w.start[tensor] + first;"
     for at in kernel.numbers:
-        x = _from_table(made, text, at)
+        x = _from_table(made, trace, at)
         yield f"    const {kind_of(ops[at])} x{at} = {x if ops[at].boolean else f'T({x})'};"
     for i, name in enumerate(names.held):
         constant = "" if name in kernel.writes else "const "
-        yield f"    {constant}{_type(name)}* __restrict__ b{i} = {_pointer(made, text, name, constant)};"
+        yield f"    {constant}{_type(name)}* __restrict__ b{i} = {_pointer(made, trace, name, constant)};"
     yield from (f"    double {part} = 0;" for part in names.parts)
     yield from (f"    {line}" for line in (_walk_with_noise if names.noises else _walk)(names))
     for at, part in zip(kernel.sums, names.parts, strict=True):
@@ -261,15 +259,13 @@ def _stage(text: Trace, k: int) -> Iterator[str]:
 
 def _element(names: _Pass) -> Iterator[str]:
     """What is done to one element. A factor that a GradScaler left in the gradient is taken out first."""
-    kernel, ops = names.kernel, names.kernel.text.ops
+    kernel, ops = names.kernel, names.kernel.trace.ops
     for at in kernel.order:
         if kernel.loads.get(at) == "g":
             yield f"const T x{at} = T(g{at}) * unscale;"
-        elif at not in kernel.loads:
-            yield f"const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
+    yield from definitions(ops, kernel.computed)
     for at, part in zip(kernel.sums, names.parts, strict=True):
-        x = f"(double)x{ops[at].refs[0]}"
-        yield f"{part} += {f'{x} * {x}' if ops[at].name == 'norm' else x};"
+        yield f"{part} += {summand(ops, at, '(double)')};"
     yield from (f"y{i} = x{kernel.writes[name]};" for i, name in names.writes.items())
     yield "(void)unscale;"
 
@@ -319,9 +315,9 @@ def _type(name: str) -> str:
     return "L" if name in ("g", "w") else "T"
 
 
-def _pointer(made: CudaPlan, text: Trace, name: str, constant: str) -> str:
+def _pointer(made: CudaPlan, trace: Trace, name: str, constant: str) -> str:
     """Gradients and the weights that torch holds lie anywhere, all else in the arena."""
-    outer = "w" if "w" in text.outputs else "p"
+    outer = "w" if "w" in trace.outputs else "p"
     if name in ("g", outer):
         place = "gradient" if name == "g" else "weights"
         return f"reinterpret_cast<{constant}{_type(name)}*>(w.{place}[tensor]) + first"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from descend.optim.compiler.codegen_cpp import expression, kind_of
+from descend.optim.compiler.codegen_cpp import definitions, expression, kind_of, rooted, summand
 from descend.optim.compiler.codegen_cuda import HEAD, HEADER, TYPES
 from descend.optim.compiler.matrix_plan import REDUCTIONS, VECTORS, MatrixPlan, plan
 from descend.optim.compiler.partition import needed
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
     from descend.optim.compiler.trace import Kind, Op, Trace
 
-__all__ = ["DevicePlan", "device_plan", "emit_cuda_matrices"]
+__all__ = ["TILE", "WALKS", "DevicePlan", "device_plan", "emit_cuda_matrices"]
+
+TILE = 64  # rows of a part of a column, as in cuda_matrix.h
+WALKS = ("elements", "rows", "columns", "matrices", "parts")
 
 MATRIX_HEADER = Path(__file__).with_name("cuda_matrix.h")
 
@@ -58,7 +61,7 @@ class DevicePlan:
     @property
     def arrays(self) -> list[tuple[str, int]]:
         """Of each array in memory the walk whose values it has, and the bytes of one value, 0 for a T."""
-        ops = self.made.text.ops
+        ops = self.made.trace.ops
         return [*((_WALKS[ops[at].kind], 0) for at in self.vectors), *(("parts", 8) for _ in self.parts)]
 
     @functools.cached_property
@@ -68,18 +71,18 @@ class DevicePlan:
 
     def reductions(self, stage: int, *names: str) -> list[int]:
         """Places of the reductions of elements of a stage that have one of these names."""
-        return [at for at in self.made.reductions(stage, "element") if self.made.text.ops[at].name in names]
+        return [at for at in self.made.reductions(stage, "element") if self.made.trace.ops[at].name in names]
 
 
 @functools.lru_cache(maxsize=256)
-def device_plan(text: Trace) -> DevicePlan:
+def device_plan(trace: Trace) -> DevicePlan:
     """The plan of a trace.
 
     Raises:
         Untraceable: See `matrix_plan.plan`.
     """
-    made = plan(replace(text, ops=_late(text)))
-    ops = made.text.ops
+    made = plan(replace(trace, ops=_late(trace)))
+    ops = made.trace.ops
     of_elements = [at for at in made.live if ops[at].name in REDUCTIONS and ops[ops[at].refs[0]].kind == "element"]
     in_place: dict[int, str] = {}
     for name, at in made.kept.items():
@@ -94,12 +97,12 @@ def device_plan(text: Trace) -> DevicePlan:
     )
 
 
-def _late(text: Trace) -> tuple[Op, ...]:
+def _late(trace: Trace) -> tuple[Op, ...]:
     """The operations with values of rows, columns and matrices in the stage in which others like them read them.
 
     So they need not be stored, nor have a launch of their own.
     """
-    ops, outer = list(text.ops), set(text.outputs.values())
+    ops, outer = list(trace.ops), set(trace.outputs.values())
     for at in reversed(range(len(ops))):
         op = ops[at]
         if op.kind in VECTORS and op.refs and op.name not in REDUCTIONS and at not in outer:
@@ -111,7 +114,7 @@ def _late(text: Trace) -> tuple[Op, ...]:
 
 def _is_last_reader(made: MatrixPlan, name: str, at: int) -> bool:
     """Whether the old value of an entry is read where the new one is computed, or before, and nowhere else."""
-    ops = made.text.ops
+    ops = made.trace.ops
     if ops[at].name in (*REDUCTIONS, "input"):
         return False
     old = [i for i in made.live if ops[i].name == "input" and ops[i].args == (name,)]
@@ -119,20 +122,20 @@ def _is_last_reader(made: MatrixPlan, name: str, at: int) -> bool:
     return all(op.name not in REDUCTIONS and op.kind == ops[at].kind and op.stage <= ops[at].stage for op in readers)
 
 
-def emit_cuda_matrices(text: Trace, dtype: str, low: str | None) -> str:
+def emit_cuda_matrices(trace: Trace, dtype: str, low: str | None) -> str:
     """The source of all kernels of a trace.
 
     Args:
-        text: What to compute.
+        trace: What to compute.
         dtype: Precision in which it is computed, "float32" or "float64".
         low: Precision of weights that have a master, or None.
 
     Raises:
-        Untraceable: There are no kernels for this text.
+        Untraceable: There are no kernels for this trace.
     """
     headers = [path.read_text(encoding="utf-8") for path in (HEADER, MATRIX_HEADER)]
     types = [f"typedef {TYPES[dtype]} T;", f"typedef {TYPES[low or dtype]} L;"]
-    made = device_plan(text)
+    made = device_plan(trace)
     body: list[str] = []
     for name, walk, lines in _kernels(made):
         whole = _over_units(made, walk, lines) if walk else lines
@@ -143,7 +146,7 @@ def emit_cuda_matrices(text: Trace, dtype: str, low: str | None) -> str:
 def _kernels(planned: DevicePlan) -> Iterator[tuple[str, str, list[str]]]:
     """Name, walk and body of each kernel, in order."""
     made = planned.made
-    ops = made.text.ops
+    ops = made.trace.ops
     for stage in range(made.last + 1):
         if any(ops[at].stage == stage for at in made.computed):
             yield f"numbers{stage}", "", list(_numbers(planned, stage))
@@ -170,7 +173,7 @@ def _kernels(planned: DevicePlan) -> Iterator[tuple[str, str, list[str]]]:
 def _over_units(planned: DevicePlan, walk: str, lines: Sequence[str]) -> Iterator[str]:
     """A body for each unit that a block takes; pointers are to what belongs to the unit's tensor."""
     made = planned.made
-    ops = made.text.ops
+    ops = made.trace.ops
     yield "  const T unscale = w.grad_scale ? T(1.0 / (double)*w.grad_scale) : T(1);"
     yield f"  for (int64 unit = blockIdx.x; unit < w.{walk}.units; unit += gridDim.x) {{"
     yield f"    const int64 tensor = w.{walk}.tensor[unit], first = w.{walk}.first[unit];"
@@ -200,14 +203,14 @@ def _type(name: str) -> str:
 
 def _array(planned: DevicePlan, at: int) -> str:
     """The pointer to a value that lies in memory."""
-    op, made = planned.made.text.ops[at], planned.made
+    op, made = planned.made.trace.ops[at], planned.made
     name = str(op.args[0]) if op.name == "input" else planned.in_place.get(at)
     return f"v{at}" if name is None else f"b{made.buffers.index(name)}"
 
 
 def _load(planned: DevicePlan, at: int) -> str:
     """A line that reads a value computed before: a number, or that of a row, a column or a matrix."""
-    op = planned.made.text.ops[at]
+    op = planned.made.trace.ops[at]
     if op.kind == "number":
         place, given = planned.made.place[at], len(planned.made.given)
         name = f"given[{place}" if place < given else f"computed[{place - given}"
@@ -218,14 +221,14 @@ def _load(planned: DevicePlan, at: int) -> str:
 
 
 def _loads(planned: DevicePlan, places: Iterable[int], *kinds: Kind) -> Iterator[str]:
-    ops = planned.made.text.ops
+    ops = planned.made.trace.ops
     return (_load(planned, at) for at in places if ops[at].kind in kinds)
 
 
 def _numbers(planned: DevicePlan, stage: int) -> Iterator[str]:
     """Numbers of one stage: a block a tensor."""
     made = planned.made
-    ops = made.text.ops
+    ops = made.trace.ops
     here = [at for at in made.computed if ops[at].stage == stage]
     sums = [at for at in here if at in planned.sums]
     yield "  for (int64 tensor = blockIdx.x; tensor < w.tensors; tensor += gridDim.x) {"
@@ -236,7 +239,7 @@ def _numbers(planned: DevicePlan, stage: int) -> Iterator[str]:
     before = dict.fromkeys(ref for at in here if at not in sums for ref in ops[at].refs if ref not in here)
     yield from (f"    {line}" for line in _loads(planned, before, "number"))
     for at in here:
-        x = expression(ops[at]) if at not in sums else f"std::sqrt(s{at})" if ops[at].name == "norm" else f"s{at}"
+        x = rooted(ops, at, f"s{at}") if at in sums else expression(ops[at])
         yield f"    const {kind_of(ops[at])} x{at} = {x};"
         yield f"    w.computed[{made.place[at] - len(made.given)} * w.tensors + tensor] = x{at};"
     yield "  }"
@@ -245,7 +248,7 @@ def _numbers(planned: DevicePlan, stage: int) -> Iterator[str]:
 def _vectors(planned: DevicePlan, kind: Kind, here: Sequence[int], means: Sequence[int]) -> Iterator[str]:
     """Values of one kind: a thread each. Means of columns whose parts are several are added up first."""
     made = planned.made
-    ops = made.text.ops
+    ops = made.trace.ops
     before = dict.fromkeys(ref for at in here for ref in ops[at].refs if ref not in here)
     yield from _loads(planned, before, "number")
     yield "for (int64 q = first + threadIdx.x; q < end; q += THREADS) {"
@@ -260,8 +263,7 @@ def _vectors(planned: DevicePlan, kind: Kind, here: Sequence[int], means: Sequen
         yield "  if (tiles_of(N) > 1)"
         yield f"    v{at}[q] = T(mean_of_parts(c{at} + b * tiles_of(N) * M + j, tiles_of(N), M, N));"
     yield from (f"  {line}" for line in _loads(planned, before, "matrix", "row", "column"))
-    for at in here:
-        yield f"  const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
+    yield from (f"  {line}" for line in definitions(ops, here))
     yield from (f"  {_array(planned, at)}[q] = x{at};" for at in here if at in made.stored)
     yield "  (void)b;"
     yield "}"
@@ -269,7 +271,7 @@ def _vectors(planned: DevicePlan, kind: Kind, here: Sequence[int], means: Sequen
 
 def _means(planned: DevicePlan, found: Sequence[int]) -> Iterator[str]:
     """Means over each matrix of values of its rows or columns: some threads each."""
-    ops = planned.made.text.ops
+    ops = planned.made.trace.ops
     for at in found:
         source = ops[at].refs[0]
         length = "N" if ops[source].kind == "row" else "M"
@@ -288,27 +290,25 @@ def _means(planned: DevicePlan, found: Sequence[int]) -> Iterator[str]:
 
 def _below(planned: DevicePlan, roots: Iterable[int]) -> tuple[list[int], list[int]]:
     """The elements that are computed for these, and what they read of other kinds."""
-    ops = planned.made.text.ops
+    ops = planned.made.trace.ops
     below = needed(ops, roots, lambda at: ops[at].kind != "element" or ops[at].name == "input")
     return [at for at in below if ops[at].kind == "element"], [at for at in below if ops[at].kind != "element"]
 
 
 def _element(planned: DevicePlan, below: Sequence[int]) -> Iterator[str]:
     """What is computed of element e: old values are read first, and a factor left in the gradient is taken out."""
-    ops = planned.made.text.ops
+    ops = planned.made.trace.ops
     for at in below:
         if ops[at].name == "input":
             x = f"{_array(planned, at)}[e]"
             kind = "L" if ops[at].args[0] == "w" else "T"
             yield f"const {kind} x{at} = {f'T({x}) * unscale' if ops[at].args[0] == 'g' else x};"
-    for at in below:
-        if ops[at].name != "input":
-            yield f"const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
+    yield from definitions(ops, (at for at in below if ops[at].name != "input"))
 
 
 def _rows(planned: DevicePlan, found: Sequence[int]) -> Iterator[str]:
     """Means of rows: some threads each."""
-    ops = planned.made.text.ops
+    ops = planned.made.trace.ops
     below, outer = _below(planned, [ops[at].refs[0] for at in found])
     yield from _loads(planned, outer, "number")
     yield "const int lanes = lanes_of(M), lane = threadIdx.x % lanes;"
@@ -334,7 +334,7 @@ def _rows(planned: DevicePlan, found: Sequence[int]) -> Iterator[str]:
 
 def _parts(planned: DevicePlan, found: Sequence[int]) -> Iterator[str]:
     """Sums over parts of columns, a thread each; a column of one part gets its mean at once."""
-    ops = planned.made.text.ops
+    ops = planned.made.trace.ops
     below, outer = _below(planned, [ops[at].refs[0] for at in found])
     yield from _loads(planned, outer, "number")
     yield "const int64 tiles = tiles_of(N);"
@@ -357,7 +357,7 @@ def _parts(planned: DevicePlan, found: Sequence[int]) -> Iterator[str]:
 
 def _elements(planned: DevicePlan, found: Sequence[int], writes: Mapping[str, int]) -> Iterator[str]:
     """Sums over units of elements, and new weights and state."""
-    ops, made = planned.made.text.ops, planned.made
+    ops, made = planned.made.trace.ops, planned.made
     below, outer = _below(planned, [*(ops[at].refs[0] for at in found), *writes.values()])
     kinds = {ops[at].kind for at in outer}
     yield from _loads(planned, outer, "number")
@@ -373,9 +373,7 @@ def _elements(planned: DevicePlan, found: Sequence[int], writes: Mapping[str, in
         yield "  (void)r; (void)j; (void)b;"
     yield from (f"  {line}" for line in _loads(planned, outer, "matrix", "row", "column"))
     yield from (f"  {line}" for line in _element(planned, below))
-    for at in found:
-        x = f"(double)x{ops[at].refs[0]}"
-        yield f"  sum{at} += {f'{x} * {x}' if ops[at].name == 'norm' else x};"
+    yield from (f"  sum{at} += {summand(ops, at, '(double)')};" for at in found)
     yield from (f"  b{made.buffers.index(name)}[e] = x{at};" for name, at in writes.items())
     yield "}"
     for at in found:

@@ -10,7 +10,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from descend.optim.compiler.codegen_cpp import HEADER, TYPES, expression, kind_of, load, store, type_of
+from descend.optim.compiler.codegen_cpp import (
+    HEADER,
+    TYPES,
+    definitions,
+    kind_of,
+    load,
+    store,
+    summand,
+    type_of,
+)
 from descend.optim.compiler.codegen_packs import PACKS_HEADER, emit_packs
 from descend.optim.compiler.matrix_plan import REDUCTIONS, MatrixPlan, emit_numbers, number_of, plan
 from descend.optim.compiler.partition import needed
@@ -47,28 +56,28 @@ static void tensor(const Tensors& w, int64_t t, const Team& team, char* memory) 
 """
 
 
-def emit_matrices(text: Trace, dtype: str, low: str | None) -> str:
+def emit_matrices(trace: Trace, dtype: str, low: str | None) -> str:
     """The functions `size` and `call` over `Tensors` (see matrix.h).
 
     Args:
-        text: What to compute.
+        trace: What to compute.
         dtype: Precision in which it is computed, e.g. "float32".
         low: Precision of weights that have a master, or None.
 
     Raises:
-        Untraceable: There is no kernel for this text.
+        Untraceable: There is no kernel for this trace.
     """
-    made = plan(text)
+    made = plan(trace)
     types = [f"using T = {TYPES[dtype]};", f"using L = {TYPES[low or dtype]};"]
     headers = [path.read_text() for path in (HEADER, MATRIX_HEADER, PACKS_HEADER)]
     body = [*emit_numbers(made, "numbers"), *_scratch(made), *_tensor(made)]
-    body += [*emit_packs(text), TILES_AND_PACKS] if made.packs else [TILES]
+    body += [*emit_packs(trace), TILES_AND_PACKS] if made.packs else [TILES]
     return "\n".join([*headers, *types, *body, ""])
 
 
 def _rooms(made: MatrixPlan) -> Iterator[tuple[str, str, str]]:
     """Type, name and size of each piece of memory that a tensor needs."""
-    ops = made.text.ops
+    ops = made.trace.ops
     for at in made.stored:
         yield "T", f"v{at}", _COUNTS[ops[at].kind]
     for at in made.live:
@@ -90,7 +99,7 @@ def _scratch(made: MatrixPlan) -> Iterator[str]:
 
 def _tensor(made: MatrixPlan) -> Iterator[str]:
     """The whole update of one tensor by one of the threads of its team."""
-    ops = made.text.ops
+    ops = made.trace.ops
     yield "static void tiled(const Tensors& w, int64_t t, const Team& team, char* memory) {"
     yield "  const int64_t B = w.batch[t], N = w.n[t], M = w.m[t], tiles = B * tiles_of(N);"
     yield from (f"  {kind}* const {name} = room<{kind}>(memory, {count});" for kind, name, count in _rooms(made))
@@ -117,13 +126,13 @@ def _tensor(made: MatrixPlan) -> Iterator[str]:
 def _loads(made: MatrixPlan, places: Iterable[int], kind: Kind | None) -> Iterator[str]:
     """Values that were computed before: numbers, and those of a row, a column or a matrix; of one kind, or of all."""
     for at in places:
-        op = made.text.ops[at]
+        op = made.trace.ops[at]
         if kind is None or op.kind == kind:
             yield f"const {kind_of(op)} x{at} = {_load(made, at)};"
 
 
 def _load(made: MatrixPlan, at: int) -> str:
-    op = made.text.ops[at]
+    op = made.trace.ops[at]
     if op.kind == "number":
         return number_of(op, made.place[at])
     name = f"b{made.buffers.index(op.args[0])}" if op.name == "input" else f"v{at}"
@@ -133,7 +142,7 @@ def _load(made: MatrixPlan, at: int) -> str:
 
 def _vectors(made: MatrixPlan, stage: int) -> Iterator[str]:
     """What is computed for matrix b in a stage: means of columns, then values of the matrix, of rows and of columns."""
-    ops = made.text.ops
+    ops = made.trace.ops
     for at in made.live:
         if ops[at].name == "column_mean" and ops[at].kind == "column" and ops[at].stage == stage:
             yield f"    column_means(v{at} + b * M, c{at} + b * tiles_of(N) * M, N, M);"
@@ -144,13 +153,11 @@ def _vectors(made: MatrixPlan, stage: int) -> Iterator[str]:
         yield f"    {loop}{{"
         before = dict.fromkeys(ref for at in here for ref in ops[at].refs if ref not in here)
         yield from (f"      {line}" for line in _loads(made, before, kind=None))
-        for at in here:
-            yield f"      const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
-            if at in made.stored:
-                yield f"      v{at}[{_PLACES[kind]}] = x{at};"
+        yield from (f"      {line}" for line in definitions(ops, here))
+        yield from (f"      v{at}[{_PLACES[kind]}] = x{at};" for at in here if at in made.stored)
         yield "    }"
     for at in made.reductions(stage):
-        source = made.text.ops[ops[at].refs[0]]
+        source = made.trace.ops[ops[at].refs[0]]
         name = f"b{made.buffers.index(source.args[0])}" if source.name == "input" else f"v{ops[at].refs[0]}"
         length = "N" if source.kind == "row" else "M"
         yield f"    v{at}[b] = mean_of({name} + b * {length}, {length});"
@@ -158,7 +165,7 @@ def _vectors(made: MatrixPlan, stage: int) -> Iterator[str]:
 
 def _pass(made: MatrixPlan, stage: int) -> Iterator[str]:
     """One pass over the elements of this thread's tiles."""
-    ops, reduced = made.text.ops, made.reductions(stage, "element")
+    ops, reduced = made.trace.ops, made.reductions(stage, "element")
     writes = made.writes if stage == made.last else {}
     roots = [*(ops[at].refs[0] for at in reduced), *writes.values()]
     below = needed(ops, roots, lambda at: ops[at].kind != "element" or ops[at].name == "input")
@@ -186,9 +193,7 @@ def _pass(made: MatrixPlan, stage: int) -> Iterator[str]:
         yield f"        {type_of(name)}* __restrict const e{number} = b{number} + (b * N + i) * M;"
     body = [f"            {line}" for line in ("const int64_t j = at + k;", *_element(made, below, outer, writes))]
     body += [f"            sum{at}[j] += x{ops[at].refs[0]};" for at in by_column]
-    for at in by_row:
-        x = f"x{ops[at].refs[0]}"
-        body.append(f"            part{at}[k] = {f'{x} * {x}' if ops[at].name == 'norm' else x};")
+    body += [f"            part{at}[k] = {summand(ops, at)};" for at in by_row]
     parts = [f"          T part{at}[BLOCK];" for at in by_row]
     if by_row:
         yield "        int64_t at = 0;"
@@ -221,7 +226,7 @@ def _pass(made: MatrixPlan, stage: int) -> Iterator[str]:
 
 def _element(made: MatrixPlan, below: list[int], outer: list[int], writes: dict[str, int]) -> Iterator[str]:
     """What is done to element j of row i: old values are read first and new ones written last."""
-    ops = made.text.ops
+    ops = made.trace.ops
     for at in outer:
         if ops[at].kind == "column":
             yield f"const {kind_of(ops[at])} x{at} = k{at}[j]{' != 0' if ops[at].boolean else ''};"
@@ -230,7 +235,5 @@ def _element(made: MatrixPlan, below: list[int], outer: list[int], writes: dict[
             name = str(ops[at].args[0])
             x = load(name, f"e{made.buffers.index(name)}[j]")
             yield f"const {'L' if name in ('g', 'w') else 'T'} x{at} = {x};"
-    for at in below:
-        if ops[at].kind == "element" and ops[at].name != "input":
-            yield f"const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
+    yield from definitions(ops, (at for at in below if ops[at].kind == "element" and ops[at].name != "input"))
     yield from (f"e{made.buffers.index(name)}[j] = {store(name, f'x{at}')};" for name, at in writes.items())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from descend.optim.compiler.codegen_cpp import expression, kind_of, load, store, type_of
+from descend.optim.compiler.codegen_cpp import definitions, kind_of, load, store, summand, type_of
 from descend.optim.compiler.matrix_plan import REDUCTIONS, VECTORS, emit_numbers, number_of, plan
 from descend.optim.compiler.partition import Kernel, needed, partition
 
@@ -48,36 +48,36 @@ KEPT = "kept"  # before the place of a value, in the name of the buffer of its e
 _LANES = "for (int64_t k = 0; k < lanes; ++k)"
 
 
-def passes(text: Trace) -> tuple[Kernel, ...]:
+def passes(trace: Trace) -> tuple[Kernel, ...]:
     """The passes over memory: what each reads, computes and writes.
 
     A buffer "kept 36" holds the elements of value 36 from the pass that sums them to the last one that reads them.
     """
-    text = _up_to_sums(text)
-    kernels = partition(text)
+    trace = _up_to_sums(trace)
+    kernels = partition(trace)
     kept: dict[str, int] = {}
     for k, kernel in enumerate(kernels):
         again = {at for later in kernels[k + 1 :] for at in later.order if at not in later.loads}
-        summed = [text.ops[at].refs[0] for at in kernel.sums]
+        summed = [trace.ops[at].refs[0] for at in kernel.sums]
         kept |= {f"{KEPT} {at}": at for at in summed if at in again and at not in kernel.loads}
-    return partition(replace(text, outputs={**text.outputs, **kept})) if kept else kernels
+    return partition(replace(trace, outputs={**trace.outputs, **kept})) if kept else kernels
 
 
-def _up_to_sums(text: Trace) -> Trace:
-    """The text with stages that only norms and totals end."""
+def _up_to_sums(trace: Trace) -> Trace:
+    """The trace with stages that only norms and totals end."""
     ops: list[Op] = []
-    for op in text.ops:
+    for op in trace.ops:
         before = max((ops[ref].stage for ref in op.refs), default=0)
         ops.append(replace(op, stage=before + (op.name in ("norm", "total"))))
-    return replace(text, ops=tuple(ops))
+    return replace(trace, ops=tuple(ops))
 
 
-def emit_packs(text: Trace) -> Iterator[str]:
+def emit_packs(trace: Trace) -> Iterator[str]:
     """The functions `packed`, which updates a tensor, and `packed_memory`, the bytes that it needs."""
-    made, kernels = plan(_up_to_sums(text)), passes(text)
+    made, kernels = plan(_up_to_sums(trace)), passes(trace)
     kept = list(dict.fromkeys(name for kernel in kernels for name in kernel.writes if name.startswith(KEPT)))
     buffers = (*made.buffers, *kept)
-    each = [_PackedPass(made, kernel, text, buffers) for kernel in kernels]
+    each = [_PackedPass(made, kernel, trace, buffers) for kernel in kernels]
     shared = [("double", f"s{at}", "packs_of(B)") for kernel in kernels for at in kernel.sums]
     shared += [("T", f"b{buffers.index(name)}", "B * N * M") for name in kept]
     arrays = list(dict.fromkeys(array for one in each for array in one.arrays()))
@@ -103,7 +103,7 @@ def emit_packs(text: Trace) -> Iterator[str]:
     yield f"  double number[{max(1, len(made.place))}];"
     for i, one in enumerate(each):
         known = [
-            f"s{at}" for at in made.computed if made.text.ops[at].stage == i and made.text.ops[at].name in REDUCTIONS
+            f"s{at}" for at in made.computed if made.trace.ops[at].stage == i and made.trace.ops[at].name in REDUCTIONS
         ]
         yield f"  packed_numbers{i}({', '.join(['w', 't', 'packs', 'number', *known])});"
         yield from ["  {", *(f"    {line}" for line in one.lines()), "  }", "  team.wait();"]
@@ -117,24 +117,24 @@ class _PackedPass:
     Attributes:
         made: The plan in which stages are passes.
         kernel: What is computed.
-        text: In which means end stages, too.
+        trace: In which means end stages, too.
         buffers: Names of all buffers.
     """
 
     made: MatrixPlan
     kernel: Kernel
-    text: Trace
+    trace: Trace
     buffers: tuple[str, ...]
 
     def computed(self, kind: Kind, stage: int) -> list[int]:
         """Places of the values of a kind that follow from others in a stage, in order."""
-        ops, given = self.text.ops, self.kernel.loads
+        ops, given = self.trace.ops, self.kernel.loads
         alike = [at for at in self.kernel.order if ops[at].kind == kind and ops[at].stage == stage]
         return [at for at in alike if at not in given and ops[at].name not in REDUCTIONS]
 
     def means(self, stage: int, of_elements: bool) -> list[int]:
         """Places of the means of values of a stage."""
-        ops, given = self.text.ops, self.kernel.loads
+        ops, given = self.trace.ops, self.kernel.loads
         means = [at for at in self.kernel.order if ops[at].name in REDUCTIONS and at not in given]
         sources = {at: ops[ops[at].refs[0]] for at in means}
         return [at for at in means if sources[at].stage == stage and (sources[at].kind == "element") == of_elements]
@@ -142,7 +142,7 @@ class _PackedPass:
     @functools.cached_property
     def kept(self) -> list[int]:
         """Places of the values of rows, columns and matrices that have an array, for others to read."""
-        ops, kernel = self.text.ops, self.kernel
+        ops, kernel = self.trace.ops, self.kernel
         read = {
             ref
             for at in kernel.order
@@ -161,28 +161,28 @@ class _PackedPass:
             _, array, n, m, spare = self.places(name)
             yield from [(_word(name), array, n, m), (_word(name), spare, "N", "M")]
         for at in self.kept:
-            yield "T", f"v{at}", *_SHAPES[self.text.ops[at].kind]
+            yield "T", f"v{at}", *_SHAPES[self.trace.ops[at].kind]
         yield from (("T", f"all{at}", "1", "1") for at in self.kernel.sums)
 
     def kind(self, name: str) -> Kind:
         """Of the values of a buffer."""
-        return self.text.entries.get(name, "element")
+        return self.trace.entries.get(name, "element")
 
     @property
     def is_flat(self) -> bool:
         """Whether what is done to an element depends on no other, so elements can stay where they are."""
-        return not self.kernel.sums and all(self.text.ops[at].kind == "element" for at in self.kernel.order)
+        return not self.kernel.sums and all(self.trace.ops[at].kind == "element" for at in self.kernel.order)
 
     def lines(self) -> Iterator[str]:
         """The whole pass."""
-        ops, kernel = self.text.ops, self.kernel
+        ops, kernel = self.trace.ops, self.kernel
         for at in kernel.numbers:
             yield f"const {kind_of(ops[at])} x{at} = {number_of(ops[at], self.made.place[at])};"
         yield from self.flat() if self.is_flat else self.grouped()
 
     def flat(self) -> Iterator[str]:
         """A pass over the elements as they lie."""
-        ops, kernel = self.text.ops, self.kernel
+        ops, kernel = self.trace.ops, self.kernel
         for name in kernel.buffers:
             i = self.buffers.index(name)
             yield f"{type_of(name)}* __restrict const e{i} = b{i};"
@@ -191,16 +191,14 @@ class _PackedPass:
         for at, name in kernel.loads.items():
             kind, x = "L" if name in ("g", "w") else "T", load(name, f"e{self.buffers.index(name)}[i]")
             yield f"  const {kind} x{at} = {x};"
-        for at in kernel.order:
-            if at not in kernel.loads:
-                yield f"  const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
+        yield from (f"  {line}" for line in definitions(ops, kernel.computed))
         for name, at in kernel.writes.items():
             yield f"  e{self.buffers.index(name)}[i] = {store(name, f'x{at}')};"
         yield "}"
 
     def grouped(self) -> Iterator[str]:
         """A pass over groups of packs."""
-        ops, kernel = self.text.ops, self.kernel
+        ops, kernel = self.trace.ops, self.kernel
         last = max(ops[at].stage for at in kernel.order)
         yield "for (int64_t group = team.first(groups); group < team.last(groups); ++group) {"
         yield "  const int64_t first = group * most, count = std::min(most, B - first), lanes = packs_of(count) * PACK;"
@@ -240,7 +238,7 @@ class _PackedPass:
 
     def value(self, at: int) -> str:
         """A value from its array."""
-        op, name = self.text.ops[at], self.kernel.loads.get(at)
+        op, name = self.trace.ops[at], self.kernel.loads.get(at)
         x = f"v{at}[{_PLACES[op.kind]}]"
         if name is not None:
             x = load(name, f"old{self.buffers.index(name)}[{_PLACES[op.kind]}]")
@@ -249,7 +247,7 @@ class _PackedPass:
 
     def vectors(self, stage: int) -> Iterator[str]:
         """Values of matrices, rows and columns in a stage, then the means over rows and columns."""
-        ops = self.text.ops
+        ops = self.trace.ops
         for kind, loop in _LOOPS.items():
             here = self.computed(kind, stage)
             if not here:
@@ -257,10 +255,8 @@ class _PackedPass:
             yield from ["#pragma GCC ivdep", _LANES + " {"] if not loop else [loop, "#pragma GCC ivdep", _LANES + " {"]
             before = dict.fromkeys(ref for at in here for ref in ops[at].refs if ref not in here)
             yield from (f"  {self.value(ref)}" for ref in before if ops[ref].kind != "number")
-            for at in here:
-                yield f"  const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
-                if at in self.kept:
-                    yield f"  v{at}[{_PLACES[kind]}] = x{at};"
+            yield from (f"  {line}" for line in definitions(ops, here))
+            yield from (f"  v{at}[{_PLACES[kind]}] = x{at};" for at in here if at in self.kept)
             yield "}"
         for at in self.means(stage, of_elements=False):
             source = self.value(ops[at].refs[0]).split(" = ")[1].partition("[")[0]
@@ -268,12 +264,12 @@ class _PackedPass:
 
     def sums(self, stage: int) -> list[int]:
         """Places of the norms and totals of values of a stage."""
-        ops = self.text.ops
+        ops = self.trace.ops
         return [at for at in self.kernel.sums if ops[ops[at].refs[0]].stage == stage]
 
     def new(self, stage: int) -> dict[str, int]:
         """Places of the new elements by the name of their buffer, which are all written in the last stage."""
-        ops, kernel = self.text.ops, self.kernel
+        ops, kernel = self.trace.ops, self.kernel
         if stage < max(ops[at].stage for at in kernel.order):
             return {}
         return {name: at for name, at in kernel.writes.items() if ops[at].kind == "element"}
@@ -281,7 +277,7 @@ class _PackedPass:
     def roots(self, stage: int) -> list[int]:
         """Places of the elements that are summed or written in a stage."""
         reduced = [*self.means(stage, of_elements=True), *self.sums(stage)]
-        return [*(self.text.ops[at].refs[0] for at in reduced), *self.new(stage).values()]
+        return [*(self.trace.ops[at].refs[0] for at in reduced), *self.new(stage).values()]
 
     def elements(self, stage: int, asked: list[str]) -> Iterator[str]:
         """What is made of the elements in a stage: means, the sums of norms and totals, and new values.
@@ -290,7 +286,7 @@ class _PackedPass:
             stage: Which stage.
             asked: Buffers of which the next group's values are fetched meanwhile.
         """
-        ops, kernel, means = self.text.ops, self.kernel, self.means(stage, of_elements=True)
+        ops, kernel, means = self.trace.ops, self.kernel, self.means(stage, of_elements=True)
         new, sums, roots = self.new(stage), self.sums(stage), self.roots(stage)
         by_row = [at for at in means if ops[at].name == "row_mean"]
         by_column = [at for at in means if ops[at].name == "column_mean"]
@@ -305,14 +301,11 @@ class _PackedPass:
         yield from (f"    {self.ask_for(name)}" for name in asked)
         yield from ["#pragma GCC ivdep", f"    {_LANES} {{"]
         yield from (f"      {self.value(at)}" for at in known)
-        for at in below:
-            if ops[at].kind == "element" and at not in kernel.loads:
-                yield f"      const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
+        computed = [at for at in below if ops[at].kind == "element" and at not in kernel.loads]
+        yield from (f"      {line}" for line in definitions(ops, computed))
         yield from (f"      row{at}[k] += x{ops[at].refs[0]};" for at in by_row)
         yield from (f"      v{at}[j * lanes + k] += x{ops[at].refs[0]};" for at in by_column)
-        for at in sums:
-            x = f"x{ops[at].refs[0]}"
-            yield f"      all{at}[k] += {f'{x} * {x}' if ops[at].name == 'norm' else x};"
+        yield from (f"      all{at}[k] += {summand(ops, at)};" for at in sums)
         for name, at in new.items():
             yield f"      a{self.buffers.index(name)}[{_PLACES['element']}] = {store(name, f'x{at}')};"
         yield from ["    }", "  }", "}"]

@@ -18,6 +18,7 @@ import torch
 from descend.optim.compiler import nvrtc
 from descend.optim.compiler.cache import CompileJob, key_of, script_process
 from descend.optim.compiler.codegen_cuda import emit_cuda, plan
+from descend.optim.compiler.codegen_cuda_matrix import WALKS, DevicePlan, device_plan, emit_cuda_matrices
 from descend.optim.compiler.nvrtc import OPTIONS, NvrtcError, target
 from descend.optim.compiler.trace import from_structure
 
@@ -26,7 +27,15 @@ if TYPE_CHECKING:
 
     from descend.optim.compiler.cache import CompilerProcess
 
-__all__ = ["THREADS", "CudaCompileJob", "CudaLaunch", "CudaModule"]
+__all__ = [
+    "THREADS",
+    "CudaCompileJob",
+    "CudaLaunch",
+    "CudaModule",
+    "DeviceMatrixJob",
+    "DeviceMatrixLaunch",
+    "Walk",
+]
 
 THREADS = 256  # of a block, as in cuda_kernel.h
 BLOCKS_A_PROCESSOR = 8  # 2,048 threads, all that a multiprocessor holds
@@ -161,3 +170,36 @@ class CudaCompileJob(CompileJob):
     def load(self, content: bytes) -> tuple[CudaModule, Any]:
         """The kernels, by the driver, which refuses a file that is damaged; and their plan, a `CudaPlan` here."""
         return CudaModule(content, self.index), plan(from_structure(self.structure))
+
+
+class Walk(ctypes.Structure):
+    """The struct of the same name in cuda_matrix.h."""
+
+    _fields_ = (
+        ("units", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("tensor", "first", "size", "start")),
+    )
+
+
+class DeviceMatrixLaunch(ctypes.Structure):
+    """The struct `Matrices` in cuda_matrix.h."""
+
+    _fields_ = (
+        ("tensors", ctypes.c_int64),
+        *((name, Walk) for name in WALKS),
+        *((name, ctypes.c_void_p) for name in ("n", "m", "border", "address", "given", "computed", "sums", "offset")),
+        *((name, ctypes.c_void_p) for name in ("memory", "bad", "grad_scale")),
+    )
+
+
+@dataclass(frozen=True)
+class DeviceMatrixJob(CudaCompileJob):
+    """All kernels of a trace with means over rows and columns."""
+
+    def source(self) -> str:
+        """See `CudaCompileJob`."""
+        return emit_cuda_matrices(from_structure(self.structure), self.dtype, self.low)
+
+    def load(self, content: bytes) -> tuple[CudaModule, DevicePlan]:
+        """See `CudaCompileJob`."""
+        return CudaModule(content, self.index), device_plan(from_structure(self.structure))

@@ -56,7 +56,7 @@ struct float16 {
 #endif
 };
 
-struct Work {  // CudaLaunch in compiler/cuda.py, filled by engine/device_kernels.py; all pointers are of the device
+struct Work {  // CudaLaunch in compiler/cuda.py, filled by engine/launch.py; all pointers are of the device
   int64 units, tensors, groups;
   const int64* unit_tensor;  // of each unit its tensor,
   const int64* unit_first;   // its first element within the tensor, a multiple of 4,
@@ -129,8 +129,9 @@ template <class X> static __device__ inline void store(X* at, const Four<X>& val
   }
 }
 
-// Whether a gradient holds a NaN or an infinity: all bits of the exponent are set.
-template <class Word> static __device__ inline void look(const Work& w, Word exponent) {
+// The finite check, see engine/finite.py: whether a gradient holds a NaN or an infinity, so that all bits of
+// its exponent are set.
+template <class Word> static __device__ inline void check(const Work& w, Word exponent) {
   for (int64 unit = blockIdx.x; unit < w.units; unit += gridDim.x) {
     const int64 tensor = w.unit_tensor[unit];
     if (!w.gradient[tensor]) continue;
@@ -148,10 +149,10 @@ template <class Word> static __device__ inline void look(const Work& w, Word exp
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) look_float64(const Work w) { look<word64>(w, 0x7ff0000000000000ull); }
-extern "C" __global__ void __launch_bounds__(THREADS) look_float32(const Work w) { look<word32>(w, 0x7f800000u); }
-extern "C" __global__ void __launch_bounds__(THREADS) look_bfloat16(const Work w) { look<word16>(w, 0x7f80u); }
-extern "C" __global__ void __launch_bounds__(THREADS) look_float16(const Work w) { look<word16>(w, 0x7c00u); }
+extern "C" __global__ void __launch_bounds__(THREADS) check_float64(const Work w) { check<word64>(w, 0x7ff0000000000000ull); }
+extern "C" __global__ void __launch_bounds__(THREADS) check_float32(const Work w) { check<word32>(w, 0x7f800000u); }
+extern "C" __global__ void __launch_bounds__(THREADS) check_bfloat16(const Work w) { check<word16>(w, 0x7f80u); }
+extern "C" __global__ void __launch_bounds__(THREADS) check_float16(const Work w) { check<word16>(w, 0x7c00u); }
 
 // What a GradScaler has found instead.
 extern "C" __global__ void __launch_bounds__(THREADS) adopt_found(const Work w) {

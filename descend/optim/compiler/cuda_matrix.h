@@ -15,7 +15,7 @@ struct Walk {  // over all elements of all tensors, or over all rows, ...
   const int64* start;   // of each tensor its first element among those of all tensors
 };
 
-struct Matrices {  // DeviceMatrixLaunch in compiler/cuda_matrix.py, filled by engine/device_matrices.py
+struct Matrices {  // DeviceMatrixLaunch in compiler/cuda.py, filled by engine/device_matrices.py
   int64 tensors;
   Walk elements, rows, columns, matrices, parts;
   const int64* n;

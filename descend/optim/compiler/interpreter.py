@@ -137,8 +137,8 @@ NUMPY: Mapping[str, Callable[..., NDArray[Any]]] = {
 # A piece of memory for one chunk: whether it holds truth values, and its number.
 Register = tuple[bool, int]
 
-# An operation with all that is known beforehand: its place in the text, the operation, the function that carries it out
-# in given memory or None, the places of its arguments, and where the result goes, or None for memory of its own.
+# An operation with all that is known beforehand: its index in the trace, the operation, the function that carries it
+# out in given memory or None, the indices of its arguments, and where the result goes, or None for memory of its own.
 Line = tuple[int, Op, "Callable[..., Any] | None", tuple[int, ...], "Register | str | None"]
 
 
@@ -169,7 +169,7 @@ class Interpreter:
     def __post_init__(self) -> None:
         self.by_numpy = self.device.type == "cpu" and self.low is None
         self.functions = NUMPY if self.by_numpy else _INTO
-        ops = self.kernel.text.ops
+        ops = self.kernel.trace.ops
         self.casts = {"widen": self.wide, "narrow": self.low}
         self.todo = [(at, ops[at]) for at in self.kernel.order if at not in self.kernel.loads]
         self.last = {ref: at for at, op in self.todo for ref in op.refs}
@@ -191,14 +191,14 @@ class Interpreter:
         if isinstance(x, Ref):
             return x.at
         self.constants.append(x)
-        return len(self.kernel.text.ops) + len(self.constants) - 1
+        return len(self.kernel.trace.ops) + len(self.constants) - 1
 
     def _settle_writes(self) -> None:
         """Let a new value be computed in its buffer, where the old one is not read any more."""
         old = {name: at for at, name in self.kernel.loads.items()}
         for name, at in self.kernel.writes.items():
             unread = name not in old or self.last.get(old[name], -1) <= at
-            if unread and self.kernel.text.ops[at].name in self.functions and at not in self.places:
+            if unread and self.kernel.trace.ops[at].name in self.functions and at not in self.places:
                 self.places[at] = name
 
     def _give_registers(self) -> None:
@@ -266,7 +266,7 @@ class Interpreter:
             Sums over the blocks, each (rows,).
         """
         kernel = self.kernel
-        values: list[Any] = [*[None] * len(kernel.text.ops), *self.constants]
+        values: list[Any] = [*[None] * len(kernel.trace.ops), *self.constants]
         for at, number in table.items():
             values[at] = number
         for at, name in kernel.loads.items():
@@ -280,7 +280,7 @@ class Interpreter:
                 values[at] = self._into(op, values, room)
             else:
                 values[at] = function(*[values[x] for x in args], out=room)
-        ops = kernel.text.ops
+        ops = kernel.trace.ops
         summed = [(ops[at].name, _tensor(values[ops[at].refs[0]])) for at in kernel.sums]
         sums = [_block_sums(name, x, valid) for name, x in summed]
         for name, at in self.late:

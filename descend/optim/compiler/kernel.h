@@ -59,7 +59,7 @@ template <> struct InMemory<bfloat16> { using Word = uint16_t; };
 template <> struct InMemory<float16> { using Word = uint16_t; };
 template <class X> using Word = typename InMemory<X>::Word;
 
-struct Work {  // KernelLaunch in compiler/native.py, filled by engine/native.py
+struct Work {  // KernelLaunch in compiler/native.py, filled by engine/launch.py
   int64_t begin, end;       // units to visit
   const int64_t* tensor;    // of each unit its tensor,
   const int64_t* first;     // its first element within the tensor
@@ -76,7 +76,7 @@ struct Work {  // KernelLaunch in compiler/native.py, filled by engine/native.py
   const uint64_t* key;      // of the noise of each tensor,
   const double* updates;    // and how many updates it has had
   const int64_t* layout;    // of each tensor the address of how its gradient lies, 0 where it lies as the weights do
-  int64_t looked;           // whether the look at the gradients has made the sums that are of them alone
+  int64_t checked;          // whether the finite check has made the sums that are of them alone
 };
 
 constexpr int64_t BLOCK = 64, UNIT = 1 << 14;  // as in layout.py
@@ -192,8 +192,8 @@ using Stage = void (*)(const Work& w, int64_t from, int64_t to);
 
 // All stages for all units whose tensor has a gradient. A tensor that is one thread's alone goes through them one after
 // the other, while it is in the cache; for those that are cut, threads wait for each other between stages, which takes
-// longer than what a cache would save if all threads shared every tensor. The last tensors come first: the look at the
-// gradients has left theirs in the cache.
+// longer than what a cache would save if all threads shared every tensor. The last tensors come first: the finite check
+// has left theirs in the cache.
 template <int COUNT>
 inline void update(const Work& w, const Stage (&stages)[COUNT]) {
   share(w, [&w, &stages](int64_t from, int64_t to) {
@@ -223,7 +223,7 @@ inline void update(const Work& w, const Stage (&stages)[COUNT]) {
   });
 }
 
-constexpr int64_t STRETCHES = 4, RUN = 4 * STRETCHES;  // units that are looked at in one go
+constexpr int64_t STRETCHES = 4, RUN = 4 * STRETCHES;  // units that are checked in one go
 
 // Calls each(unit, next) in every thread for its own units, some of one tensor at a time, of those with a gradient.
 template <class Each>
@@ -235,6 +235,8 @@ inline void for_runs(const Work& w, Each each) {
     }
   });
 }
+
+// ---- the finite check, see engine/finite.py
 
 // Bits that are all set in a NaN and in an infinity alone.
 template <class X> struct Exponent;
@@ -248,7 +250,7 @@ template <> struct Exponent<float16> { using Bits = uint16_t; static constexpr B
 // short ones, a core reads fewer bytes a second. What was found is kept by place in the line, which makes vectors of it;
 // inlined into a loop, GCC 12 makes slower ones.
 template <class Word>
-__attribute__((noinline)) bool any_unfit(const Word* g, int64_t count, Word exponent) {
+__attribute__((noinline)) bool any_nonfinite(const Word* g, int64_t count, Word exponent) {
   constexpr int64_t LINE = 64 / sizeof(Word);
   const int64_t length = count / (STRETCHES * LINE) * LINE;
   Word bad[LINE] = {}, found = 0;
@@ -264,21 +266,21 @@ __attribute__((noinline)) bool any_unfit(const Word* g, int64_t count, Word expo
 
 // Whether any gradient holds a NaN or an infinity. Their elements are read as they lie.
 template <class X>
-inline int64_t unfit(const Work& w) {
+inline int64_t nonfinite(const Work& w) {
   using Bits = typename Exponent<X>::Bits;
   int64_t found = 0;
   for_runs(w, [&w, &found](int64_t unit, int64_t next) {
     const Bits* g = reinterpret_cast<const Bits*>(w.gradient[w.tensor[unit]]) + w.first[unit];
     const int64_t count = w.first[next - 1] + w.count[next - 1] - w.first[unit];
-    if (any_unfit(g, count, Exponent<X>::ALL)) __atomic_store_n(&found, 1, __ATOMIC_RELAXED);
+    if (any_nonfinite(g, count, Exponent<X>::ALL)) __atomic_store_n(&found, 1, __ATOMIC_RELAXED);
   });
   return found;
 }
 
-extern "C" int64_t unfit_float64(const Work* w) { return unfit<double>(*w); }
-extern "C" int64_t unfit_float32(const Work* w) { return unfit<float>(*w); }
-extern "C" int64_t unfit_bfloat16(const Work* w) { return unfit<bfloat16>(*w); }
-extern "C" int64_t unfit_float16(const Work* w) { return unfit<float16>(*w); }
+extern "C" int64_t nonfinite_float64(const Work* w) { return nonfinite<double>(*w); }
+extern "C" int64_t nonfinite_float32(const Work* w) { return nonfinite<float>(*w); }
+extern "C" int64_t nonfinite_bfloat16(const Work* w) { return nonfinite<bfloat16>(*w); }
+extern "C" int64_t nonfinite_float16(const Work* w) { return nonfinite<float16>(*w); }
 
 // The same of `COUNT` units of as many elements, side by side; and of each the sums that are of gradients alone, to the
 // same bits as a stage makes them.
@@ -309,7 +311,7 @@ inline bool sum_units(const Work& w, int64_t unit, int64_t apart) {
 
 // Whether any gradient holds a NaN or an infinity, with the sums that are of gradients alone made on the way.
 template <class Sums, class X>
-inline int64_t look_and_sum(const Work& w) {
+inline int64_t check_and_sum(const Work& w) {
   int64_t found = 0;
   for_runs(w, [&w, &found](int64_t unit, int64_t next) {
     const int64_t whole = next - unit - (w.count[next - 1] != w.count[unit]);

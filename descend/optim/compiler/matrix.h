@@ -7,7 +7,7 @@
 constexpr int64_t TILE = 64;
 constexpr int64_t LARGE = int64_t(1) << 17;  // elements of a tensor that all threads update together
 
-struct Tensors {  // MatrixLaunch in compiler/matrix.py
+struct Tensors {  // MatrixLaunch in compiler/native.py
   int64_t count, threads;
   const int64_t* batch;    // of each tensor how many matrices,
   const int64_t* n;        // their rows

@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from descend.optim.compiler.codegen_cpp import expression, is_exact, kind_of
+from descend.optim.compiler.codegen_cpp import expression, is_exact, kind_of, rooted
 from descend.optim.compiler.partition import needed
 from descend.optim.compiler.trace import Op, Trace, Untraceable
 
@@ -26,7 +26,7 @@ class MatrixPlan:
     """What is computed when.
 
     Attributes:
-        text: The whole update.
+        trace: The whole update.
         live: Places of the operations that are needed.
         writes: Name of each buffer of elements that is written in the last pass: place of the value.
         kept: Name of each entry of the state for rows, columns or matrices that is written at the end: its place.
@@ -35,7 +35,7 @@ class MatrixPlan:
         buffers: Names of all buffers, in the order in which the kernel takes their addresses.
     """
 
-    text: Trace
+    trace: Trace
     live: tuple[int, ...]
     writes: dict[str, int]
     kept: dict[str, int]
@@ -51,29 +51,29 @@ class MatrixPlan:
     @functools.cached_property
     def packs(self) -> bool:
         """Whether tensors of many small matrices are updated in packs: not where there are no rows and columns."""
-        return any(op.kind in VECTORS for op in self.text.ops)
+        return any(op.kind in VECTORS for op in self.trace.ops)
 
     @functools.cached_property
     def last(self) -> int:
         """The stage of the last pass."""
-        return max([self.text.ops[at].stage for at in self.live], default=0)
+        return max([self.trace.ops[at].stage for at in self.live], default=0)
 
     def reductions(self, stage: int, of: Kind | None = None) -> list[int]:
         """Places of the reductions of values of a stage: of elements, or of rows and columns."""
-        ops = self.text.ops
+        ops = self.trace.ops
         reduced = [at for at in self.live if ops[at].name in REDUCTIONS and ops[ops[at].refs[0]].stage == stage]
         return [at for at in reduced if (ops[ops[at].refs[0]].kind == "element") == (of == "element")]
 
     def vectors(self, stage: int, kind: Kind) -> list[int]:
         """Places of the values of a kind that are computed in a stage, in order; without inputs and reductions."""
-        ops = self.text.ops
+        ops = self.trace.ops
         alike = [at for at in self.live if ops[at].kind == kind and ops[at].stage == stage]
         return [at for at in alike if ops[at].name != "input" and ops[at].name not in REDUCTIONS]
 
     @functools.cached_property
     def stored(self) -> tuple[int, ...]:
         """Places of the values for rows, columns and matrices that are kept in memory for others to read."""
-        ops = self.text.ops
+        ops = self.trace.ops
         read = {
             ref
             for at in self.live
@@ -84,19 +84,19 @@ class MatrixPlan:
 
 
 @functools.lru_cache(maxsize=256)
-def plan(text: Trace) -> MatrixPlan:
+def plan(trace: Trace) -> MatrixPlan:
     """What is computed when.
 
     Raises:
-        Untraceable: The text needs what there is no kernel for: numbers in the state, noise, or numbers that follow
+        Untraceable: The trace needs what there is no kernel for: numbers in the state, noise, or numbers that follow
             from a norm by more than arithmetic.
     """
-    ops = text.ops
-    new = {name: at for name, at in text.outputs.items() if ops[at].name != "input" or ops[at].args != (name,)}
-    if text.draws or any(kind == "number" for kind in text.entries.values()):
+    ops = trace.ops
+    new = {name: at for name, at in trace.outputs.items() if ops[at].name != "input" or ops[at].args != (name,)}
+    if trace.draws or any(kind == "number" for kind in trace.entries.values()):
         raise Untraceable("it draws noise or keeps a number beside means over rows or columns")
     for name, at in new.items():
-        wanted = text.entries.get(name, "element")
+        wanted = trace.entries.get(name, "element")
         if ops[at].kind != wanted:
             raise Untraceable(f"its new {name} is one value a {ops[at].kind}, and was one a {wanted}")
     live = needed(ops, new.values(), lambda at: not ops[at].stage and ops[at].kind == "number")
@@ -106,7 +106,7 @@ def plan(text: Trace) -> MatrixPlan:
         raise Untraceable("a number that follows from a norm takes more than arithmetic")
     inputs = {str(ops[at].args[0]) for at in live if ops[at].name == "input"}
     return MatrixPlan(
-        text=text,
+        trace=trace,
         live=tuple(live),
         writes={name: at for name, at in new.items() if ops[at].kind == "element"},
         kept={name: at for name, at in new.items() if ops[at].kind != "element"},
@@ -126,7 +126,7 @@ def emit_numbers(made: MatrixPlan, name: str) -> Iterator[str]:
         made: Whose numbers.
         name: Of the functions, before the stage.
     """
-    ops = made.text.ops
+    ops = made.trace.ops
     place = made.place
     for stage in range(made.last + 1):
         here = [at for at in made.computed if ops[at].stage == stage]
@@ -141,11 +141,7 @@ def emit_numbers(made: MatrixPlan, name: str) -> Iterator[str]:
         before = dict.fromkeys(ref for at in here for ref in ops[at].refs if at not in sums and ref not in here)
         yield from (f"  const {kind_of(ops[at])} x{at} = {number_of(ops[at], place[at])};" for at in before)
         for at in here:
-            if at in sums:
-                x = f"in_order(s{at}, parts)"
-                x = f"std::sqrt({x})" if ops[at].name == "norm" else x
-            else:
-                x = expression(ops[at])
+            x = rooted(ops, at, f"in_order(s{at}, parts)") if at in sums else expression(ops[at])
             yield f"  const {kind_of(ops[at])} x{at} = {x};"
             yield f"  number[{place[at]}] = x{at};"
         yield "}"

@@ -2,7 +2,7 @@
 
 `CpuCompileJob` compiles all kernels of a trace into one shared library. A loaded library has a function `call0`,
 `call1`, ... for each call of `codegen_cpp.calls`; each takes a pointer to a `KernelLaunch`, the struct of addresses and
-numbers that `engine/native.py` fills from an arena.
+numbers that `engine/launch.py` fills from an arena.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class KernelLaunch(ctypes.Structure):
         ("key", ctypes.c_void_p),
         ("updates", ctypes.c_void_p),
         ("layout", ctypes.c_void_p),
-        ("looked", ctypes.c_int64),
+        ("checked", ctypes.c_int64),
     )
 
 

@@ -7,7 +7,7 @@
 
 #include <utility>
 
-constexpr int64_t PACK = BLOCK, SMALL = 64, SEVERAL = 16, GROUP_BYTES = 1 << 15;  // as in engine/matrix_evaluation.py
+constexpr int64_t PACK = BLOCK, SMALL = 64, SEVERAL = 16, GROUP_BYTES = 1 << 15;
 
 inline bool is_packed(int64_t batch, int64_t n, int64_t m) { return batch >= SEVERAL && n * m <= SMALL; }
 

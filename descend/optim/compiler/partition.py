@@ -13,7 +13,6 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,12 +21,10 @@ from descend.optim.compiler.trace import FUNCTIONS, Op, Ref, Trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
 
-    from numpy.typing import NDArray
 
 ARITHMETIC: Mapping[str, Callable[[float, float], Any]] = {
     f"operator.{name}": getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow")
 }
-_ROUNDED = (operator.add, operator.sub, operator.mul, operator.truediv)  # by NumPy as by Python, number by number
 
 __all__ = [
     "Kernel",
@@ -36,7 +33,6 @@ __all__ = [
     "elements",
     "needed",
     "numbers",
-    "numbers_of_stack",
     "of_gradient",
     "partition",
     "placed",
@@ -49,20 +45,25 @@ class Kernel:
     """One pass over the blocks.
 
     Attributes:
-        text: The text it is cut from.
-        loads: Place in the text of each value that it reads: name of the buffer.
+        trace: The trace it is cut from.
+        loads: Place in the trace of each value that it reads: name of the buffer.
         writes: Name of each buffer that it writes: place of the value.
         sums: Places of the reductions whose sums over blocks it returns, in order.
         numbers: Places of the numbers it needs, in the order of the rows of its table.
         order: Places of the operations to carry out, in order.
     """
 
-    text: Trace
+    trace: Trace
     loads: Mapping[int, str]
     writes: Mapping[str, int]
     sums: tuple[int, ...]
     numbers: tuple[int, ...]
     order: tuple[int, ...]
+
+    @functools.cached_property
+    def computed(self) -> list[int]:
+        """The operations to carry out on values that are read or computed before."""
+        return [at for at in self.order if at not in self.loads]
 
     @functools.cached_property
     def held(self) -> tuple[str, ...]:
@@ -86,19 +87,19 @@ class Kernel:
 
     def _copied(self, at: int) -> int:
         """The value that this one is a mere copy of, or itself."""
-        op = self.text.ops[at]
+        op = self.trace.ops[at]
         return self._copied(op.refs[0]) if op.name in ("clone", "detach") and at not in self.loads else at
 
 
 @functools.lru_cache(maxsize=256)
-def partition(text: Trace) -> tuple[Kernel, ...]:
-    """The kernels of a text, in order."""
-    ops = text.ops
-    news = {name: at for name, at in text.outputs.items() if ops[at].kind != "number" and not _is_input(ops[at], name)}
+def partition(trace: Trace) -> tuple[Kernel, ...]:
+    """The kernels of a trace, in order."""
+    ops = trace.ops
+    news = {name: at for name, at in trace.outputs.items() if ops[at].kind != "number" and not _is_input(ops[at], name)}
     stage = {name: ops[at].stage for name, at in news.items()}
     last = max([op.stage for op in ops if op.kind != "number"], default=0)
     for _ in range(len(stage) * (last + 1) + 1):
-        kernels = tuple(_kernel(text, news, stage, k) for k in range(last + 1))
+        kernels = tuple(_kernel(trace, news, stage, k) for k in range(last + 1))
         late = {
             name: k
             for k, kernel in enumerate(kernels)
@@ -117,43 +118,43 @@ def _is_input(op: Op, name: str) -> bool:
 
 def _read_old(kernel: Kernel, name: str, stage: Mapping[str, int], k: int) -> bool:
     """Whether kernel k reads the old value of a buffer that an earlier kernel overwrites."""
-    old = any(held == name and kernel.text.ops[at].name == "input" for at, held in kernel.loads.items())
+    old = any(held == name and kernel.trace.ops[at].name == "input" for at, held in kernel.loads.items())
     return old and stage.get(name, k) < k
 
 
-def _kernel(text: Trace, news: Mapping[str, int], stage: Mapping[str, int], k: int) -> Kernel:
+def _kernel(trace: Trace, news: Mapping[str, int], stage: Mapping[str, int], k: int) -> Kernel:
     stored = {news[name]: name for name, at_stage in stage.items() if at_stage < k}
     writes = {name: news[name] for name, at_stage in stage.items() if at_stage == k}
-    sums = tuple(at for at, op in enumerate(text.ops) if op.name in ("norm", "total") and op.stage == k + 1)
-    return _kernel_of(text, stored, writes, sums)
+    sums = tuple(at for at, op in enumerate(trace.ops) if op.name in ("norm", "total") and op.stage == k + 1)
+    return _kernel_of(trace, stored, writes, sums)
 
 
-def _kernel_of(text: Trace, stored: Mapping[int, str], writes: Mapping[str, int], sums: tuple[int, ...]) -> Kernel:
+def _kernel_of(trace: Trace, stored: Mapping[int, str], writes: Mapping[str, int], sums: tuple[int, ...]) -> Kernel:
     """The kernel that makes these writes and sums, given the values that are in a buffer beside the inputs."""
-    roots = [*writes.values(), *(text.ops[at].refs[0] for at in sums)]
+    roots = [*writes.values(), *(trace.ops[at].refs[0] for at in sums)]
     # Down to values that are in a buffer, and to numbers.
-    below = needed(text.ops, roots, lambda at: at in stored or text.ops[at].kind == "number")
+    below = needed(trace.ops, roots, lambda at: at in stored or trace.ops[at].kind == "number")
     loads = {
-        at: stored.get(at, str(text.ops[at].args[0])) for at in below if at in stored or text.ops[at].name == "input"
+        at: stored.get(at, str(trace.ops[at].args[0])) for at in below if at in stored or trace.ops[at].name == "input"
     }
-    elements = [at for at in below if text.ops[at].kind != "number"]
-    used = {ref for at in elements if at not in loads for ref in text.ops[at].refs}
-    outer = tuple(sorted(ref for ref in {*used, *roots} if text.ops[ref].kind == "number"))
-    return Kernel(text, {at: n for at, n in loads.items() if at in elements}, writes, sums, outer, tuple(elements))
+    elements = [at for at in below if trace.ops[at].kind != "number"]
+    used = {ref for at in elements if at not in loads for ref in trace.ops[at].refs}
+    outer = tuple(sorted(ref for ref in {*used, *roots} if trace.ops[ref].kind == "number"))
+    return Kernel(trace, {at: n for at, n in loads.items() if at in elements}, writes, sums, outer, tuple(elements))
 
 
-def of_gradient(text: Trace) -> Kernel:
+def of_gradient(trace: Trace) -> Kernel:
     """The kernel of those sums that are of the gradient and of nothing else, not even a number; it may have none."""
-    first = partition(text)[0]
-    kernels = {at: _kernel_of(text, {}, {}, (at,)) for at in first.sums}
+    first = partition(trace)[0]
+    kernels = {at: _kernel_of(trace, {}, {}, (at,)) for at in first.sums}
     alone = tuple(at for at, kernel in kernels.items() if kernel.buffers == ("g",) and not kernel.numbers)
-    return _kernel_of(text, {}, {}, alone)
+    return _kernel_of(trace, {}, {}, alone)
 
 
 def without_sums(kernel: Kernel, known: Container[int]) -> Kernel:
     """A kernel without those of its sums that are known already, and without what only they read."""
-    stored = {at: name for at, name in kernel.loads.items() if kernel.text.ops[at].name != "input"}
-    return _kernel_of(kernel.text, stored, kernel.writes, tuple(at for at in kernel.sums if at not in known))
+    stored = {at: name for at, name in kernel.loads.items() if kernel.trace.ops[at].name != "input"}
+    return _kernel_of(kernel.trace, stored, kernel.writes, tuple(at for at in kernel.sums if at not in known))
 
 
 def needed(ops: tuple[Op, ...], roots: Iterable[int], is_given: Callable[[int], bool]) -> list[int]:
@@ -188,7 +189,7 @@ def elements(
     Returns:
         New values by the name of their buffer, and sums over the blocks, each (rows,).
     """
-    ops = kernel.text.ops
+    ops = kernel.trace.ops
     values: dict[int, Any] = dict(table)
     wide = torch.float32 if low else None
     for at in kernel.order:
@@ -215,65 +216,20 @@ def carry_out(op: Op, values: Mapping[int, Any], casts: Mapping[str, torch.dtype
     return FUNCTIONS[op.name](*args, **named)
 
 
-def numbers(text: Trace, known: dict[int, Any], stage: int, after: str | None = None) -> None:
+def numbers(trace: Trace, known: dict[int, Any], stage: int, after: str | None = None) -> None:
     """Compute all numbers of one stage into `known`, in float64.
 
     Args:
-        text: Whose numbers.
+        trace: Whose numbers.
         known: Values so far by place; inputs, literals, norms and totals of this stage must be in it.
         stage: Which stage.
         after: The name of an input, for those numbers alone that depend on it.
     """
-    for line in _of_stage(text, stage) if after is None else _after(text, stage, after):
-        known[line[0]] = _carried_out(text, line, known)
+    for line in _of_stage(trace, stage) if after is None else _after(trace, stage, after):
+        known[line[0]] = _carried_out(trace, line, known)
 
 
-def numbers_of_stack(text: Trace, known: dict[int, Any], stage: int) -> None:
-    """As `numbers`, of k tensors: the same bits for each as when it is alone.
-
-    Args:
-        text: Whose numbers.
-        known: Values so far by place: one that all tensors share, or (k,) for norms and totals and what follows.
-        stage: Which stage.
-    """
-    for line in _of_stage(text, stage):
-        at, function, left, right = line
-        arrays = [known[ref] for ref in text.ops[at].refs if isinstance(known[ref], np.ndarray)]
-        if not arrays:
-            known[at] = _carried_out(text, line, known)
-            continue
-        x, y = (known[side.at] if isinstance(side, Ref) else side for side in (left, right))
-        plain = all(type(z) is float or (isinstance(z, np.ndarray) and z.dtype == np.float64) for z in (x, y))
-        known[at] = _of_arrays(function, x, y) if plain else None
-        if known[at] is None:
-            known[at] = _one_by_one(text, line, known, len(arrays[0]))
-
-
-def _of_arrays(function: Callable[[float, float], Any] | None, x: Any, y: Any) -> NDArray[np.float64] | None:
-    """What a function makes of (k,) and floats, or None where NumPy may round or choose otherwise than `numbers`."""
-    with np.errstate(all="ignore"):
-        if function is not None and function in _ROUNDED:
-            return function(x, y)
-        if function in (_smaller, _larger) and not np.any((x == 0.0) & (y == 0.0)):
-            second = (y < x) if function is _smaller else (y > x)
-            return np.where(second | (y != y), y, x)
-    return None
-
-
-def _one_by_one(text: Trace, line: Line, known: Mapping[int, Any], count: int) -> NDArray[Any]:
-    op = text.ops[line[0]]
-    found = [_carried_out(text, line, {ref: _of_one(known[ref], i) for ref in op.refs}) for i in range(count)]
-    return np.array([bool(x) if op.boolean else float(x) for x in found])
-
-
-def _of_one(x: Any, i: int) -> Any:
-    """A number of one tensor, as `numbers` has it."""
-    if not isinstance(x, np.ndarray):
-        return x
-    return torch.tensor(bool(x[i]), device="cpu") if x.dtype == np.bool_ else float(x[i])
-
-
-def _carried_out(text: Trace, line: Line, known: Mapping[int, Any]) -> Any:
+def _carried_out(trace: Trace, line: Line, known: Mapping[int, Any]) -> Any:
     """The value of one number."""
     at, function, left, right = line
     if function is not None:
@@ -287,27 +243,27 @@ def _carried_out(text: Trace, line: Line, known: Mapping[int, Any]) -> Any:
                 value = None  # infinity or NaN for a tensor
             if type(value) is float:
                 return value
-    return _number(text.ops[at], known)
+    return _number(trace.ops[at], known)
 
 
 Line = tuple[int, "Callable[[float, float], Any] | None", "Ref | float", "Ref | float"]
 
 
 @functools.lru_cache(maxsize=256)
-def _of_stage(text: Trace, stage: int) -> tuple[Line, ...]:
+def _of_stage(trace: Trace, stage: int) -> tuple[Line, ...]:
     """The numbers to compute in a stage: place, and function and arguments of those that are plain arithmetic."""
-    ops = [(at, op) for at, op in enumerate(text.ops) if op.kind == "number" and op.stage == stage]
+    ops = [(at, op) for at, op in enumerate(trace.ops) if op.kind == "number" and op.stage == stage]
     return tuple(_line(at, op) for at, op in ops if op.name not in ("input", "literal", "norm", "total"))
 
 
 @functools.lru_cache(maxsize=256)
-def _after(text: Trace, stage: int, name: str) -> tuple[Line, ...]:
+def _after(trace: Trace, stage: int, name: str) -> tuple[Line, ...]:
     """Those of `_of_stage` that depend on an input."""
-    found = {at for at, given in text.given if given == name}
-    for at, op in enumerate(text.ops):
+    found = {at for at, given in trace.given if given == name}
+    for at, op in enumerate(trace.ops):
         if op.kind == "number" and not found.isdisjoint(op.refs):
             found.add(at)
-    return tuple(line for line in _of_stage(text, stage) if line[0] in found)
+    return tuple(line for line in _of_stage(trace, stage) if line[0] in found)
 
 
 def _line(at: int, op: Op) -> Line:

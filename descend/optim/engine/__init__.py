@@ -1,21 +1,18 @@
 """Applies a rule to parameters: group options, the reference update, faster runners, optimizer state, saving.
 
-settings, parameter_checks   options of a parameter group; which tensors can be trained
-state_proxy, state_dict      state as torch presents it; state dicts
-step_inputs, gradient_scan   parameters that a step updates, with their gradients
-finite                       checks gradients for NaN and infinity
+settings, parameter_checks   options of a parameter group; parameters that can be trained, followed from step to step
+state, state_dict            state as torch presents it; state dicts
+step_inputs, gradient_scan   parameters that a step updates; their gradients, by address
+finite                       the finite check of gradients
 plain, noise                 the reference update of one tensor
 evaluation                   exchange of the parameters for their averages, and back
 
-arena, segments              many parameters in one buffer, and the pieces of it that one kernel call updates
-pinned, aliases              parameters that must stay at their address
+arena, arena_layout          many parameters in one buffer
+segments                     the pieces of it that one call of the interpreter updates
+aliases                      parameters that must stay at their address
 arena_manager                assigns parameters to arenas and selects the runner of each
-blocks, native               one step of an arena, by the interpreter, or by CPU kernels
-device_kernels               one step of an arena, by CUDA kernels
-device_flag, late_check      the look at gradients on a GPU, whose outcome the host reads at the next step
-matrices, matrix_arena       rules with means over rows and columns: their tensors are updated where they are
-matrix_evaluation            the same by NumPy, where there is no kernel
-device_matrices              the same by CUDA kernels
+blocks, launch               one step of an arena, by the interpreter, or by compiled kernels
+matrices, device_matrices    rules with means over rows and columns: compiled kernels update their tensors in place
 stacked                      rules of whole tensors: those of one shape as a stack
 ways                         which way the update of a tensor goes, by its rule
 

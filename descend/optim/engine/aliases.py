@@ -10,6 +10,10 @@ CUDA graph. Such a parameter is updated in place. One is moved only if all of th
 
 The test reads use counts, which costs microseconds a tensor, once for each layout and never in a step. It cannot see
 an address that was kept elsewhere (`p.data_ptr()` given to foreign code): share such memory or use runner="plain".
+
+Of distributed parameters (FSDP2 gathers whole ones from their memory) an arena works on an ordinary parameter over this
+rank's shard, with this rank's shard of the gradient. That is enough for elementwise rules; norms and noise belong to
+the whole tensor, so rules that need them run tensor by tensor.
 """
 
 from __future__ import annotations
@@ -18,11 +22,12 @@ import functools
 import sys
 import weakref
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from descend.optim.engine.parameter_checks import PLAIN_TYPES
+from descend.optim.engine.step_inputs import PLAIN_TYPES, aligned, local
 from descend.torch_private import storage_identity, storage_use_count, weak_storage
 
 if TYPE_CHECKING:
@@ -30,7 +35,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["in_place", "note_placement"]
+__all__ = ["PinnedTensor", "attach", "detach", "in_place", "note_placement"]
 
 
 class _Placements(NamedTuple):
@@ -43,7 +48,7 @@ class _Placements(NamedTuple):
 # By the identity of storages. A weak reference to a parameter would forbid torch.utils.swap_tensors, which a module
 # calls in `to` and `load_state_dict` when torch.__future__ says so; its storage may be referred to.
 _placements: dict[int, _Placements] = {}
-_FEWEST = 128  # entries that are kept before those of storages that are gone are looked for
+_FEWEST = 128  # entries that are kept before those of storages that are gone are dropped
 _limit = _FEWEST
 
 
@@ -151,3 +156,50 @@ def _references_to_one() -> tuple[int, int] | None:
 def _has_cuda_graphs() -> bool:
     """Whether memory belongs to a captured graph, which replays with the addresses that it saw."""
     return any(tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0) for segment in torch.cuda.memory_snapshot())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PinnedTensor:
+    """Weights that stay where they are.
+
+    Attributes:
+        whole: As the user holds them.
+        here: This rank's part, an ordinary parameter over the same memory.
+    """
+
+    whole: Tensor
+    here: Tensor
+
+    @staticmethod
+    def of(p: Tensor) -> PinnedTensor:
+        """See the class."""
+        return PinnedTensor(p, local(p.detach()).detach().requires_grad_())
+
+    def is_home(self) -> bool:
+        """Whether the weights lie where they lay; to be called without gradients."""
+        now, here = local(self.whole), self.here
+        return now.data_ptr() == here.data_ptr() and now.dtype is here.dtype and now.shape == here.shape
+
+
+@torch.no_grad()
+def attach(guests: Iterable[PinnedTensor]) -> bool:
+    """Give the parts their gradients of this step.
+
+    Returns:
+        Whether all are at the same addresses as before; if not, none may be updated.
+    """
+    for guest in guests:
+        if not guest.is_home():
+            return False
+        p, g = guest.whole, guest.whole.grad
+        if g is None or not p.requires_grad:
+            guest.here.grad = None
+        else:
+            guest.here.grad = local(aligned(g, p)).to(guest.here.dtype)
+    return True
+
+
+def detach(guests: Iterable[PinnedTensor]) -> None:
+    """Hold their gradients no longer."""
+    for guest in guests:
+        guest.here.grad = None

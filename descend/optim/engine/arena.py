@@ -1,11 +1,10 @@
 """An arena: all parameters of one precision, device and update in common buffers, updated by a few kernel calls.
 
-layout     which blocks belong to which parameter          engine/arena_layout.py
-buffers    parameters, masters and state                   engine/arena_buffers.py
-counts     updates of each parameter                       engine/step_counts.py
-planner    the blocks that one kernel call updates         engine/segments.py
-native     the same arena for compiled kernels: on a CPU   engine/native.py
-           on a GPU                                        engine/device_kernels.py
+layout     which blocks belong to which parameter      engine/arena_layout.py
+buffers    parameters, masters and state               engine/arena_layout.py
+counts     updates of each parameter                   engine/state.py
+planner    the blocks that one kernel call updates     engine/segments.py
+native     the same arena for compiled kernels         engine/launch.py
 """
 
 from __future__ import annotations
@@ -19,15 +18,13 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from descend.optim.engine.aliases import note_placement
-from descend.optim.engine.arena_buffers import ArenaBuffers
-from descend.optim.engine.arena_layout import ArenaLayout, small_first
-from descend.optim.engine.device_kernels import DeviceKernels
+from descend.optim.engine.aliases import PinnedTensor, attach, note_placement
+from descend.optim.engine.arena_layout import ArenaBuffers, ArenaLayout, small_first
+from descend.optim.engine.finite import are_finite
 from descend.optim.engine.gradient_scan import TensorList
-from descend.optim.engine.native import Native
-from descend.optim.engine.pinned import PinnedTensor, attach
+from descend.optim.engine.launch import DeviceKernels, Native
 from descend.optim.engine.segments import Segment, SegmentPlanner
-from descend.optim.engine.step_counts import StepCounts
+from descend.optim.engine.state import StepCounts
 from descend.optim.engine.step_inputs import LOW_PRECISION, TensorUpdate, check_gradient, ensure_state, local
 from descend.torch_private import foreach_copy
 
@@ -61,7 +58,7 @@ class ActiveSlots:
     absent: tuple[int, ...]
 
     def is_finite(self) -> bool:
-        """Whether all gradients are finite; False may also mean that the sum of finite gradients overflowed."""
+        """Whether all gradients are finite."""
         raise NotImplementedError
 
 
@@ -93,9 +90,7 @@ class PackedGradients(ActiveSlots):
     @torch.no_grad()
     def is_finite(self) -> bool:
         """See `ActiveSlots`."""
-        whole = self.rows or [g for g in self.gradients if g is not None]
-        sums = [x.sum(dtype=torch.float32 if self.arena.buffers.low else None) for x in whole]
-        return not sums or bool(torch.isfinite(torch.stack(sums).sum()))
+        return are_finite(self.rows or [g for g in self.gradients if g is not None])
 
     def fetch(self) -> None:
         """Copy parameters outside the arena that kernels need as a copy."""
@@ -194,8 +189,7 @@ class Arena:
     def use_kernels(self, library: ctypes.CDLL | tuple[CudaModule, CudaPlan]) -> None:
         """Update by compiled kernels from the next step on: a library on a CPU, a module on a GPU."""
         if isinstance(library, tuple):
-            held = (self.layout, self.buffers, self.counts, self.params, self.state)
-            self.native = DeviceKernels(*held, library)
+            self.native = DeviceKernels(self.layout, self.buffers, self.counts, self.params, self.state, library)
         else:
             self.native = Native(self.trace, self.layout, self.buffers, self.counts, self.params, self.state, library)
 
@@ -205,7 +199,7 @@ class Arena:
         if self.pinned and not attach(self.pinned):
             return False
         if self.native is not None:
-            return self.native.look(scanner)
+            return self.native.find(scanner)
         return scanner.stayed(self.params) and scanner.stayed(self.state)
 
     def mark_written(self, scanner: GradientScanner, absent: Collection[int]) -> None:

@@ -23,15 +23,14 @@ from descend.optim.compiler.cache import CompilePolicy, KernelCompiler
 from descend.optim.compiler.cuda import CudaCompileJob
 from descend.optim.compiler.native import CpuCompileJob
 from descend.optim.compiler.trace import Trace, Untraceable, trace
-from descend.optim.engine.aliases import in_place
+from descend.optim.engine.aliases import detach, in_place
 from descend.optim.engine.arena import ActiveSlots, Arena, grouped
 from descend.optim.engine.arena_layout import fits_arena
 from descend.optim.engine.blocks import ArenaStep, step_arena
-from descend.optim.engine.device_kernels import DeviceKernels
+from descend.optim.engine.device_matrices import DeviceMatrixArena, arena_of
 from descend.optim.engine.gradient_scan import GradientScanner, ScannerCompileJob, TensorList
-from descend.optim.engine.matrices import MatrixUpdates, stays, step_matrices
-from descend.optim.engine.matrix_arena import DeviceMatrixArena, MatrixArena, arena_of
-from descend.optim.engine.pinned import detach
+from descend.optim.engine.launch import DeviceKernels
+from descend.optim.engine.matrices import MatrixArena, batches_of
 from descend.optim.engine.step_inputs import (
     LOW_PRECISION,
     TensorUpdate,
@@ -47,9 +46,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from descend.optim.engine.late_check import FlaggedTensors, FlagReport
+    from descend.optim.compiler.cache import CompileJob
+    from descend.optim.engine.finite import FlaggedTensors, FlagReport
+    from descend.optim.engine.matrices import MatrixBatch
     from descend.optim.engine.settings import GroupSettings
-    from descend.optim.engine.state_proxy import State
+    from descend.optim.engine.state import State
     from descend.optim.engine.step_inputs import Entry
     from descend.optim.rules.base import Rule
 
@@ -101,9 +102,9 @@ class ArenaManager:
         traces: Of each arena under those settings, by group.
         residents: Identities of all parameters in an arena.
         scanner: Finds gradients and checks addresses.
-        report: What the last step on a GPU will have found in its gradients.
+        report: The pending result of the finite check of the last step on a GPU.
         matrices: Those of tensors that are updated where they are, under rules with means over rows and columns.
-        batches: Of each batch of other such tensors at the last step, whether a compiled kernel updated it.
+        lacks_kernels: Whether some tensors of such rules were left to the reference update at the last step.
     """
 
     runner: str
@@ -115,12 +116,12 @@ class ArenaManager:
     scanner: GradientScanner = field(default_factory=GradientScanner)
     report: FlagReport | None = None
     matrices: list[MatrixArena] = field(default_factory=list[MatrixArena])
-    batches: list[bool] = field(default_factory=list[bool])
+    lacks_kernels: bool = False
 
     @property
     def is_compiled(self) -> bool:
-        """Whether every arena has compiled kernels, and every batch of matrices; and there is one."""
-        return bool(self.arenas or self.matrices or self.batches) and all(self.batches) and not self._bare()
+        """Whether all parameters that kernels can update are updated by them; and there are some."""
+        return bool(self.arenas or self.matrices) and not self.lacks_kernels and not self._bare()
 
     def _bare(self) -> list[int]:
         """Numbers of the arenas without compiled kernels."""
@@ -272,8 +273,8 @@ class ArenaManager:
         for arena in self.matrices:
             arena.update(settings, self.scanner)
 
-    def step_matrices(self, tasks: Sequence[TensorUpdate]) -> list[TensorUpdate]:
-        """Update parameters whose rule asks for means over rows and columns.
+    def step_matrices(self, tasks: Sequence[TensorUpdate], settings: Sequence[GroupSettings]) -> list[TensorUpdate]:
+        """Update the parameters whose rule asks for means over rows and columns, waiting for kernels that are new.
 
         Args:
             tasks: Updates of parameters outside the arenas.
@@ -281,25 +282,23 @@ class ArenaManager:
         Returns:
             The updates of the others.
         """
-        found = MatrixUpdates.of(tasks)
-        jobs = [batch.job for batch in found.batches]
-        wait = self.runner == "compiled"
-        if self.runner != "blocks" and (wait or (self.schedule.lasts() and self.schedule.may_look())):
-            _compiler.order(jobs)
-            _compiler.collect(jobs, wait=wait)
-        kernels = [_compiler.known(job) if self.runner != "blocks" else None for job in jobs]
-        for batch, kernel in zip(found.batches, kernels, strict=True):
-            if kernel is None and batch.device.type != "cpu":
-                found.others += batch.tasks  # as stacks
-                continue
+        served = self.runner in ("compiled", "auto")
+        batches, others = batches_of(tasks) if served else ([], list(tasks))
+        jobs = [batch.job for batch in batches]
+        _compiler.order(jobs)
+        _compiler.collect(jobs, wait=True, required=self.runner == "compiled")
+        for batch, job in zip(batches, jobs, strict=True):
             open_states(batch.tasks)
-            step_matrices(batch, kernel)
-            staying = [task for task in batch.tasks if stays(task, batch.buffers)] if kernel is not None else []
-            if kernel is not None and staying:
-                self.matrices.append(arena_of(batch.trace, staying, kernel))
-                self.residents |= {id(task.param) for task in staying}
-        self.batches = [kernel is not None for kernel in kernels]
-        return found.others
+            arena = _matrix_arena(batch, job)
+            if arena is None:
+                others += batch.tasks
+                self.lacks_kernels = True
+            else:
+                arena.is_current(settings, self.scanner)
+                arena.update(settings, self.scanner)
+                self.matrices.append(arena)
+                self.residents |= {id(task.param) for task in batch.tasks}
+        return others
 
     def end_step(self) -> None:
         """Release the gradients of the step, applied or not."""
@@ -310,14 +309,14 @@ class ArenaManager:
         """Give arenas their compiled kernels as they become available."""
         bare = self._bare()
         done = type(self.scanner) is not GradientScanner or _compiler.has_failed(ScannerCompileJob())
-        if (done and not bare) or self.runner == "blocks" or (self.runner == "auto" and not self.schedule.may_look()):
+        if (done and not bare) or self.runner == "blocks" or (self.runner == "auto" and not self.schedule.is_due()):
             return
         wait = self.runner == "compiled"
         jobs = {i: jobs_of(self.arenas[i]) for i in bare}
         wanted = [job for held in jobs.values() for job in held] + [ScannerCompileJob()]
         if wait or self.schedule.lasts():
             _compiler.order(wanted)
-            _compiler.collect(wanted, wait=wait)
+            _compiler.collect(wanted, wait=wait, required=wait)
         for i, held in jobs.items():
             kernels = _compiler.take(held)
             if kernels:
@@ -325,6 +324,15 @@ class ArenaManager:
                     self.arenas[i].use_kernels(kernels[0])
         for scanner in _compiler.take([ScannerCompileJob()]):
             self.scanner = scanner
+
+
+def _matrix_arena(batch: MatrixBatch, job: CompileJob) -> MatrixArena | None:
+    """The tensors of a batch with their kernel, or None where there is no kernel."""
+    kernel = _compiler.known(job)
+    if kernel is not None:
+        with _compiler.failing(job, "a compiled kernel cannot be used"):
+            return arena_of(batch, kernel)
+    return None
 
 
 def jobs_of(arena: Arena) -> list[CpuCompileJob] | list[CudaCompileJob]:

@@ -18,7 +18,7 @@ from descend.optim.compiler import interpreter as eager
 from descend.optim.compiler.layout import BLOCK, UNIT
 from descend.optim.compiler.partition import Kernel, numbers, partition, placed
 from descend.optim.engine.arena import AddressedGradients, PackedGradients
-from descend.optim.engine.device_kernels import DeviceKernels
+from descend.optim.engine.launch import DeviceKernels
 from descend.optim.engine.noise import draw
 from descend.optim.engine.segments import InPlaceSegment, KernelArgs, Segment
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from descend.optim.compiler.trace import Trace
     from descend.optim.engine.arena import ActiveSlots, Arena
-    from descend.optim.engine.native import Native
+    from descend.optim.engine.launch import Native
     from descend.optim.engine.settings import GroupSettings
 
 __all__ = ["ArenaStep", "step_arena"]

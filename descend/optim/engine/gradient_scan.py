@@ -1,4 +1,4 @@
-"""Finding the gradients of many tensors, and checking that nothing was moved: by a small library, or by Python.
+"""Finds the gradients of many tensors and checks that nothing was moved: by a small library, or by Python.
 
 Python takes a microsecond for each tensor, more than a kernel takes to update a small one; the library takes a
 hundredth of that. It is compiled as kernels are, against torch's headers, and serves all rules.
@@ -20,7 +20,7 @@ from torch.autograd.graph import increment_version
 
 from descend.files.private_folder import load_library
 from descend.optim.compiler.cache import THREADS, CompileJob, compile_command, compiler, key_of
-from descend.optim.engine.parameter_checks import PLAIN_TYPES
+from descend.optim.engine.step_inputs import PLAIN_TYPES, check_gradient
 from descend.torch_private import tensor_address, version_counter
 
 if TYPE_CHECKING:
@@ -29,14 +29,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from descend.optim.compiler.cache import CompilerProcess
+    from descend.optim.engine.arena_layout import ArenaLayout
+    from descend.optim.engine.state import StepCounts
 
-__all__ = ["ABSENT", "MANY", "MOVED", "ODD", "GradientScanner", "ScannerCompileJob", "TensorList", "check_scanner"]
+__all__ = [
+    "ABSENT",
+    "MANY",
+    "MOVED",
+    "ODD",
+    "ArenaGradients",
+    "GradientScanner",
+    "ScannerCompileJob",
+    "TensorList",
+    "check_scanner",
+]
 
 SOURCE = Path(__file__).with_name("gradients.cpp")
 FLAGS = ("-O2", "-std=c++20", "-w")
 ABSENT, ODD, MOVED = 1, 2, 4  # what was seen: no gradient, one that lies otherwise than the weights, weights elsewhere
 HEADER_BYTES = object.__basicsize__  # of a Python object; behind it torch keeps its pointer, and a list its length
-MANY = 512  # tensors that several threads look at sooner than one does
+MANY = 512  # tensors that several threads read sooner than one does
 
 
 class ScanArgs(ctypes.Structure):
@@ -56,7 +68,7 @@ class TensorList:
         tensors: They.
         objects: Their identities.
         addresses: Of their elements.
-        gradients: Address of the gradient of each as it was last looked at, 0 for none.
+        gradients: Address of the gradient of each as it was last found, 0 for none.
         given: The same for the library.
     """
 
@@ -71,9 +83,9 @@ class TensorList:
 
 
 class GradientScanner:
-    """Looks at tensors one by one, in Python; `check_scanner` compares the faster one with it."""
+    """Reads tensors one by one, in Python; `check_scanner` compares the faster one with it."""
 
-    def look(self, known: TensorList, beside: TensorList) -> int:
+    def find(self, known: TensorList, beside: TensorList) -> int:
         """Find the gradients: the address of each, 0 for none and -1 for one that lies otherwise than the weights.
 
         Args:
@@ -120,19 +132,19 @@ class ScannerLibrary(GradientScanner):
     """The same by a finished `ScannerCompileJob`."""
 
     def __init__(self, content: bytes) -> None:
-        # The interpreter stays locked meanwhile: these look at Python's objects.
+        # The interpreter stays locked meanwhile: these read Python's objects.
         library = load_library(content, ctypes.PyDLL)
-        self._look, self._stayed, self._same = library.look, library.stayed, library.same
+        self._find, self._stayed, self._same = library.find, library.stayed, library.same
         self._written = library.written
-        self._look.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+        self._find.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
         self._written.restype = None
-        for function in (self._look, self._stayed, self._same):
+        for function in (self._find, self._stayed, self._same):
             function.restype = ctypes.c_int64
 
-    def look(self, known: TensorList, beside: TensorList) -> int:
+    def find(self, known: TensorList, beside: TensorList) -> int:
         """See `GradientScanner`."""
         threads = torch.get_num_threads() if len(known.tensors) >= MANY else 1
-        return self._look(known.given, beside.given, threads)
+        return self._find(known.given, beside.given, threads)
 
     def stayed(self, known: TensorList) -> bool:
         """See `GradientScanner`."""
@@ -147,6 +159,71 @@ class ScannerLibrary(GradientScanner):
         if type(held) is not list:
             return super().same(held, known)
         return bool(self._same(known.given, ctypes.c_void_p(id(held) + HEADER_BYTES)))
+
+
+class ArenaGradients:
+    """Finds the gradients of parameters that kernels update, step after step, by address.
+
+    Args:
+        layout: The parameters, in the order of their elements in memory.
+        params: The same, with their addresses.
+        state: The tensors of their state, which must stay where they are as well.
+        counts: Their step counts.
+
+    Attributes:
+        layout: The same.
+        params: The same.
+        counts: The same.
+        gradient: Address of the gradient of each parameter, 0 where it has none.
+        absent: Indices of the parameters without a gradient.
+        copies: Copies of gradients whose elements are in another order than the parameter's.
+    """
+
+    def __init__(self, layout: ArenaLayout, params: TensorList, state: TensorList, counts: StepCounts) -> None:
+        self.layout, self.params, self._state, self.counts = layout, params, state, counts
+        self.gradient = params.gradients
+        self.absent: tuple[int, ...] = ()
+        self.copies: list[Tensor] = []
+
+    @property
+    def device(self) -> torch.device:
+        """The device of all parameters."""
+        return self.layout.device
+
+    def name_of(self, i: int) -> str:
+        """What the user calls parameter i."""
+        return self.layout.slots[i].name
+
+    def forget(self, absent: Sequence[int]) -> None:
+        """Take back the count of the last update, which a flag kept from happening; these had no gradient."""
+        self.counts.retreat(absent)
+
+    def find(self, scanner: GradientScanner) -> bool:
+        """Find the gradients of this step.
+
+        Returns:
+            Whether all parameters and their state are at their addresses; if not, no gradient was found.
+
+        Raises:
+            RuleError: A gradient is of a kind that no rule takes.
+        """
+        seen = scanner.find(self.params, self._state)
+        self.copies.clear()
+        if seen & ODD:
+            for i in np.flatnonzero(self.gradient == -1).tolist():
+                self.gradient[i] = self._in_order(i)
+        self.absent = tuple(np.flatnonzero(self.gradient == 0).tolist()) if seen & ABSENT else ()
+        return not seen & MOVED
+
+    @torch.no_grad()
+    def _in_order(self, i: int) -> int:
+        """Address of gradient i, which lies otherwise than the parameter: of a copy in the parameter's order."""
+        slot = self.layout.slots[i]
+        g = slot.param.grad
+        assert g is not None
+        check_gradient(g, slot.param, slot.name)
+        self.copies.append(slot.flat(g).to(slot.param.dtype, copy=True, memory_format=torch.contiguous_format))
+        return self.copies[-1].data_ptr()
 
 
 @dataclass(frozen=True)
@@ -171,7 +248,7 @@ class ScannerCompileJob(CompileJob):
         return compile_command(SOURCE.read_text(encoding="utf-8"), unfinished, flags, libraries)
 
     def load(self, content: bytes) -> ScannerLibrary:
-        """Load the finished library, if torch keeps its pointer where it is looked for, and Python a list's items."""
+        """Load the finished library, if torch keeps its pointer where it is expected, and Python a list's items."""
         probe = torch.zeros(1, device="cpu")
         if _words(probe, 1) != [tensor_address(probe)]:
             raise RuntimeError("this version of torch keeps its tensors elsewhere")
@@ -204,7 +281,7 @@ def check_scanner(scanner: GradientScanner) -> str:
         params[6].grad = torch.ones_like(params[6], memory_format=torch.channels_last)  # lies alike by other strides
         beside = TensorList([torch.zeros(2, device="cpu")])
         known, expected = TensorList(params), TensorList(params)
-        if scanner.look(known, beside) != GradientScanner().look(expected, beside):
+        if scanner.find(known, beside) != GradientScanner().find(expected, beside):
             return "the presence of gradients"
         if known.gradients.tolist() != expected.gradients.tolist():
             return "the addresses of gradients"
@@ -217,7 +294,7 @@ def check_scanner(scanner: GradientScanner) -> str:
         if not scanner.same(params, known) or scanner.same(params[1:], known) or scanner.same(params[::-1], known):
             return "the items of a list"
         params[3].data = torch.zeros_like(params[3])
-        if scanner.stayed(known) or scanner.look(known, beside) != MOVED or not scanner.stayed(beside):
+        if scanner.stayed(known) or scanner.find(known, beside) != MOVED or not scanner.stayed(beside):
             return "the addresses of tensors"
     return ""
 

@@ -1,7 +1,7 @@
-// Looks at many tensors in a microsecond each hundred, which Python needs for each. Compiled once for a version of torch.
+// Finds the gradients of many tensors in a microsecond each hundred, which Python needs for each. Compiled once for a version of torch.
 //
 // A tensor is given as the address of its Python object, in which torch keeps a pointer to the tensor behind a header;
-// reader.py makes sure of that, and of where a list keeps its items, before it calls anything here.
+// gradient_scan.py makes sure of that, and of where a list keeps its items, before it calls anything here.
 //
 // What is read of a tensor lies all over memory, and waiting for it is most of the work. So it is asked for some tensors
 // ahead, and threads share the tensors: always the same ones, which then remain in the cache of the same core.
@@ -14,10 +14,10 @@
 #include <omp.h>
 #endif
 
-constexpr int64_t ABSENT = 1, ODD = 2, MOVED = 4;  // as in reader.py
+constexpr int64_t ABSENT = 1, ODD = 2, MOVED = 4;  // as in gradient_scan.py
 constexpr int64_t FAR = 16, NEAR = 8, NEXT = 4;  // how many tensors ahead something is asked for
 
-struct Given {  // tensors, as reader.py fills it
+struct Given {  // tensors, as gradient_scan.py fills it
   int64_t count;
   const int64_t* objects;    // of each the address of its Python object,
   const int64_t* addresses;  // and of its elements, when it was last known
@@ -102,7 +102,7 @@ static int64_t walk_to_find_gradients(const Given& x, int64_t part, int64_t part
 
 // Writes the address of each gradient, and sees that neither the tensors nor others beside them moved. After MOVED the
 // addresses mean nothing.
-extern "C" int64_t look(const Given* tensors, const Given* beside, int64_t threads) {
+extern "C" int64_t find(const Given* tensors, const Given* beside, int64_t threads) {
   const auto walk_both = [tensors, beside](int64_t part, int64_t parts) {
     return walk_to_find_gradients(*tensors, part, parts) | walk_to_see_moves(*beside, part, parts);
   };

@@ -1,9 +1,14 @@
-"""Every trainable tensor is owned exactly once, and is of a kind that can be trained."""
+"""Checks the parameters of groups, each of a kind that can be trained and there once, and follows them between steps.
+
+A user may take groups out, or put other parameters into a group (as FSDP and `model.to` do). Then the layout of the
+arenas, the checks of the parameters and the remembered learning rates of schedules no longer hold.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -11,14 +16,18 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from descend.errors import RuleError
+from descend.optim.engine.gradient_scan import TensorList
+from descend.optim.engine.step_inputs import PLAIN_TYPES, is_dense, names_of, span_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
-__all__ = ["PLAIN_TYPES", "check", "has_values", "is_dense", "listed", "unpack"]
+    from descend.optim.engine.gradient_scan import GradientScanner
+    from descend.optim.engine.settings import GroupSettingsReader
+
+__all__ = ["PLAIN_TYPES", "GroupTracker", "check", "has_values", "is_dense", "listed", "unpack"]
 
 TRAINABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-PLAIN_TYPES = (Tensor, torch.nn.Parameter)  # a subclass such as DTensor may keep its memory elsewhere
 
 
 def listed(params: Any, title: str) -> list[Any]:
@@ -154,17 +163,11 @@ def _twice(places: Sequence[tuple[Tensor, str, str]]) -> Iterator[str]:
     yield from _overlaps([(p, place) for p, _, place in places if id(p) in first])
 
 
-def _span(p: Tensor) -> tuple[int, int]:
-    """First byte and the byte past the last of the memory of p."""
-    last = sum(stride * (size - 1) for stride, size in zip(p.stride(), p.shape, strict=True))
-    return p.data_ptr(), p.data_ptr() + (last + 1) * p.element_size()
-
-
 def _overlaps(places: Sequence[tuple[Tensor, str]]) -> Iterator[str]:
     """Pairs of different tensors over the same memory. Interleaved ones, with gaps, are left alone."""
     unique = {id(p): (p, place) for p, place in places}.values()
     spans = sorted(
-        (*_span(p), place)
+        (*span_of(p), place)
         for p, place in unique
         if type(p) in PLAIN_TYPES
         and p.layout is torch.strided
@@ -177,7 +180,88 @@ def _overlaps(places: Sequence[tuple[Tensor, str]]) -> Iterator[str]:
             yield f"{one} and {two} share memory; train one of them"
 
 
-def is_dense(p: Tensor) -> bool:
-    """Whether p fills its memory without gaps, in any order of its dimensions."""
-    start, end = _span(p)
-    return end - start == p.numel() * p.element_size()
+class GroupTracker:
+    """The parameters of each group at the last step.
+
+    Args:
+        title: Name of the optimizer in error messages.
+        settings: Reads the settings of the groups, and remembers learning rates by number of the group.
+        names: Of each parameter of each group, in messages and state dicts.
+
+    Attributes:
+        settings: The same.
+        names: The same.
+        lists: The parameters of each group at the last step.
+        meshes: Device meshes of the distributed ones, each once, in the order of the parameters.
+    """
+
+    def __init__(self, title: str, settings: GroupSettingsReader, names: Sequence[list[str]] = ()) -> None:
+        self._title = title
+        self.settings = settings
+        self.names = list(names)
+        self.lists: list[TensorList] = []
+        self.meshes: list[Any] = []
+        self._adds_many = False
+
+    @contextmanager
+    def adding_many(self) -> Generator[None]:
+        """Within this block `check_added` does nothing: to check all groups at each of n would take n² steps."""
+        self._adds_many = True
+        try:
+            yield
+        finally:
+            self._adds_many = False
+
+    def check_added(self, groups: list[dict[str, Any]]) -> None:
+        """Check groups of which some are new, and name them.
+
+        Raises:
+            RuleError: A parameter cannot be trained, or is there twice.
+        """
+        if not self._adds_many:
+            names = names_of(groups)
+            check(groups, names, self._title)
+            self.names = names
+
+    def rename(self, groups: list[dict[str, Any]]) -> None:
+        """Take the names from the groups, for groups that were cut, joined or loaded on purpose."""
+        self.names = names_of(groups)
+        self.settings.forget_schedules()
+
+    def follow(self, groups: list[dict[str, Any]], scanner: GradientScanner) -> bool:
+        """Compare the groups with those of the last step, and check and name them again where they differ.
+
+        Returns:
+            Whether they hold the same parameters as at the last step.
+
+        Raises:
+            RuleError: A list of parameters without names changed its length, or a parameter cannot be trained.
+        """
+        if len(self.names) == len(groups) and self._hold_the_same(groups, scanner):
+            return True
+        names = names_of(groups)
+        if len(names) == len(self.names):
+            named = ["param_names" in group for group in groups]
+            names = [now if known else before for known, now, before in zip(named, names, self.names, strict=True)]
+        if self.lists or len(names) != len(self.names):
+            self.settings.forget_schedules()  # they are remembered by number of the group
+        check(groups, names, self._title)
+        self.names = names
+        return False
+
+    def _hold_the_same(self, groups: Sequence[Mapping[str, Any]], scanner: GradientScanner) -> bool:
+        same = scanner.same
+        return len(groups) == len(self.lists) and all(
+            same(group["params"], known) for group, known in zip(groups, self.lists, strict=True)
+        )
+
+    def remember(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Take the parameters of the groups as those of the last step.
+
+        Raises:
+            RuleError: A parameter has no values yet, as on the meta device.
+        """
+        has_values(groups, self.names, self._title)
+        self.lists = [TensorList(group["params"]) for group in groups]
+        meshes = [getattr(p, "device_mesh", None) for known in self.lists for p in known.tensors]
+        self.meshes = [mesh for mesh in dict.fromkeys(meshes) if mesh is not None]

@@ -20,8 +20,7 @@ from descend.torch_private import foreach_copy
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from descend.optim.engine.arena_buffers import ArenaBuffers
-    from descend.optim.engine.arena_layout import ArenaLayout, Slot
+    from descend.optim.engine.arena_layout import ArenaBuffers, ArenaLayout, Slot
 
 __all__ = ["PACKED", "InPlaceSegment", "KernelArgs", "PackedSegment", "Segment", "SegmentPlanner"]
 

@@ -20,7 +20,7 @@ from descend.errors import RuleError
 from descend.machine import home
 from descend.optim.engine.evaluation import averages
 from descend.optim.engine.settings import COMMON_KEYS, COUNTERS, group_rule, number, resolve, shown
-from descend.optim.engine.state_proxy import State, StateEntry
+from descend.optim.engine.state import State, StateEntry
 from descend.optim.engine.step_inputs import LOW_PRECISION, distribute_like, local, named_entries, template, wrap_like
 from descend.optim.rules.base import Rule
 

@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOW_PRECISION",
+    "PLAIN_TYPES",
     "Entry",
     "TensorUpdate",
     "aligned",
     "check_gradient",
     "distribute_like",
     "ensure_state",
+    "is_dense",
     "is_sparse",
     "local",
     "move_state",
@@ -40,6 +42,7 @@ __all__ = [
     "open_entry",
     "open_states",
     "rows_of",
+    "span_of",
     "tasks_of",
     "template",
     "wrap_like",
@@ -47,6 +50,8 @@ __all__ = [
 
 # Weights too coarse to take small updates: they are updated in float32 and rounded once a step.
 LOW_PRECISION = (torch.bfloat16, torch.float16)
+
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)  # a subclass such as DTensor may keep its memory elsewhere
 
 Entry = dict[str, Any]
 
@@ -148,6 +153,18 @@ def move_state(entry: Entry, rule: Rule, p: Tensor) -> None:
         entry["master"] = p.detach().to(torch.float32)
     if p.dtype not in LOW_PRECISION:
         entry.pop("master", None)
+
+
+def span_of(p: Tensor) -> tuple[int, int]:
+    """First byte and the byte past the last of the memory of p."""
+    last = sum(stride * (size - 1) for stride, size in zip(p.stride(), p.shape, strict=True))
+    return p.data_ptr(), p.data_ptr() + (last + 1) * p.element_size()
+
+
+def is_dense(p: Tensor) -> bool:
+    """Whether p fills its memory without gaps, in any order of its dimensions."""
+    start, end = span_of(p)
+    return end - start == p.numel() * p.element_size()
 
 
 def is_sparse(g: Tensor) -> bool:

@@ -1,14 +1,14 @@
 """Which way the update of a tensor goes, by its rule: the one place that says so.
 
     arena      many tensors in one buffer, by a compiled kernel, until there is one by the interpreter
-    in place   many tensors where they are, by a compiled kernel, until there is one on a CPU by NumPy
+    in place   many tensors where they are, by a compiled kernel, for which the first step waits
     stack      tensors of one shape at once, by the rule's text
     alone      one tensor after the other, by the rule's text: the meaning of an update
 
 A way leaves to the next what it cannot take:
 
     arena      empty and sparse ones, distributed ones under a rule of norms, texts that are not arithmetic alone
-    in place   empty ones, texts that are not means and arithmetic alone, and on a GPU all until the kernel is compiled
+    in place   empty ones, texts that are not means and arithmetic alone, and all where no compiler is
     stack      a tensor that no other is like, empty ones, and on a CPU large ones
 
 With `runner="plain"` all go alone.
@@ -80,7 +80,7 @@ def update_outside(
         The active slots of new arenas, whose parameters are not updated yet.
     """
     arenas.update_matrices(settings)
-    arenas.batches = []
+    arenas.lacks_kernels = False
     if not tasks:
         return []
     ways = {id(s): ways_of(s.rule, arenas.runner) for s in settings}
@@ -88,7 +88,7 @@ def update_outside(
     others = [task for task in tasks if id(task.param) not in arenas.residents]
     open_states(others)  # of all, before any is updated
     steps: dict[Way, Callable[[list[TensorUpdate]], list[TensorUpdate]]] = {
-        "in place": arenas.step_matrices,
+        "in place": functools.partial(arenas.step_matrices, settings=settings),
         "stack": step_stacks,
         "alone": functools.partial(step_plain, seed=seed),
     }

@@ -26,6 +26,7 @@ from descend.arguments.strict_keywords import StrictKeywords
 from descend.data import Batch, Batches
 from descend.data.loading.map_dataset import SampleReader
 from descend.errors import ConfigurationError, DescendError, LostPeer, Unsupported
+from descend.runtime.gradient_check import nonfinite_parameters
 from descend.train.algorithms import BatchedIterativeOptimizer
 from descend.train.callback import Callbacks
 from descend.train.events import Event
@@ -45,7 +46,6 @@ from descend.train.strategies.delayed import (
 )
 from descend.train.strategies.worker_pool import PendingGradient, WorkerPool
 from descend.train.transforms.base import Gradients
-from descend.train.transforms.check_finite import nonfinite_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence

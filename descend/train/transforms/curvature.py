@@ -181,7 +181,7 @@ class Curvature(GradientTransform):
         rates = current_learning_rates(self._run.optimizer)
         for name, block in blocks.items():
             self._precondition(name, block, rates)
-        withheld = self._check.look_again(gradients, weights)
+        withheld = self._check.check_again(gradients, weights)
         if withheld is None:
             self._run.state.algorithm = {**self._run.state.algorithm, _KEY: blocks}
             self._log(blocks, time.monotonic() - began)

@@ -70,7 +70,7 @@ def test_without_a_compiler_everything_works_and_one_line_says_so(
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(kernels, "PATIENCE_SECONDS", -1.0)
-    monkeypatch.setattr(kernels.CompilePolicy, "may_look", lambda _: True)
+    monkeypatch.setattr(kernels.CompilePolicy, "is_due", lambda _: True)
     with pytest.warns(UserWarning, match="no C\\+\\+ compiler is on the path; this optimizer runs eagerly"):
         optimizer().step()
     with warnings.catch_warnings():
@@ -84,7 +84,7 @@ def test_without_a_compiler_everything_works_and_one_line_says_so(
 def eager(workshop: kernels.KernelCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     """Optimizers that order kernels at their first step and look for them at each."""
     monkeypatch.setattr(kernels, "PATIENCE_SECONDS", -1.0)
-    monkeypatch.setattr(kernels.CompilePolicy, "may_look", lambda _: True)
+    monkeypatch.setattr(kernels.CompilePolicy, "is_due", lambda _: True)
 
 
 def fake_compiler(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
@@ -418,7 +418,7 @@ def test_the_code_of_another_user_who_made_the_cache_first_is_not_run(
 
         def train() -> None:
             monkeypatch.setattr(kernels, "PATIENCE_SECONDS", -1.0)
-            monkeypatch.setattr(kernels.CompilePolicy, "may_look", lambda _: True)
+            monkeypatch.setattr(kernels.CompilePolicy, "is_due", lambda _: True)
             monkeypatch.setenv("DESCEND_CACHE_DIR", str(public / "cache"))
             monkeypatch.setattr(arena_manager, "_compiler", kernels.KernelCompiler())
             said = goes_on_as_plain(lambda: job in arena_manager._compiler.loaded, seconds=60.0)

@@ -121,7 +121,7 @@ def run(library: ctypes.CDLL, kernel: Any, given: dict[str, Tensor], number: flo
     """Make the only call of a text on one tensor."""
     count = given["g"].numel()
     buffers = {name: given.get(name, torch.zeros(count, dtype=given["p"].dtype)) for name in kernel.buffers}
-    held = buffers["w" if "w" in kernel.text.outputs else "p"].data_ptr()
+    held = buffers["w" if "w" in kernel.trace.outputs else "p"].data_ptr()
     fields = [[0], [0], [count], [0, 1], [0], [held], [given["g"].data_ptr()], [x.data_ptr() for x in buffers.values()]]
     arrays = [*(np.array(field, dtype=np.int64) for field in fields), np.array([number])]
     alike = np.zeros(1, dtype=np.int64)

@@ -16,8 +16,7 @@ from torch import Tensor
 import descend.optim
 from descend.optim.compiler.codegen_cuda_matrix import device_plan
 from descend.optim.rules import Adafactor, Rule
-from tests.optim.engine.test_matrices import Bounded, Centered, Mean, many
-from tests.optim.engine.test_matrix_arena import Run
+from tests.optim.engine.test_matrices import Bounded, Centered, Mean, Run, many
 
 pytestmark = [
     needs_gnu_compiler,
@@ -89,9 +88,9 @@ def test_a_stage_has_one_launch_of_each_kind_whatever_there_are_of_tensors() -> 
         launched.append(module.launched)
     run.step()
     matrices, vectors = sorted(launched, key=len, reverse=True)
-    assert vectors == ["look_float32", "elements0", "numbers1", "elements1"]
+    assert vectors == ["check_float32", "elements0", "numbers1", "elements1"]
     assert matrices == [
-        "look_float32",
+        "check_float32",
         *["rows0", "parts0", "elements0"],
         *["numbers1", "row1", "column1", "means1"],
         *["matrix2", "row2", "elements2"],
@@ -105,4 +104,4 @@ def test_new_state_goes_to_its_place_unless_the_old_one_is_read_later() -> None:
         run.step()
     plans = [arena._kernel[1] for arena in run.ours._arenas.matrices]
     assert sorted(name for plan in plans for name in plan.in_place.values()) == ["s.column", "s.row"]
-    assert all(device_plan(plan.made.text).launches == plan.launches for plan in plans)
+    assert all(device_plan(plan.made.trace).launches == plan.launches for plan in plans)

@@ -11,16 +11,23 @@ import torch
 from system_needs import needs_gnu_compiler
 
 from descend.optim.compiler import codegen_cuda, cuda
-from descend.optim.compiler.cuda import THREADS, CudaCompileJob, CudaLaunch
+from descend.optim.compiler.codegen_cuda_matrix import MATRIX_HEADER, TILE, WALKS
+from descend.optim.compiler.cuda import (
+    THREADS,
+    CudaCompileJob,
+    CudaLaunch,
+    DeviceMatrixJob,
+    DeviceMatrixLaunch,
+    Walk,
+)
+from descend.optim.compiler.native import CpuCompileJob, MatrixCompileJob
 
 HEADER = codegen_cuda.HEADER.read_text(encoding="utf-8")
+SOURCE = MATRIX_HEADER.read_text(encoding="utf-8")
 
 
 def test_the_argument_has_the_fields_of_the_struct_in_their_order():
-    body = re.search(r"struct Work \{(.*?)\n\};", HEADER, re.S)
-    assert body is not None
-    lines = [line.split("//")[0].rsplit(";", 1)[0] for line in body[1].splitlines() if ";" in line.split("//")[0]]
-    names = [name for line in lines for name in re.findall(r"(\w+)(?:,|$)", line.replace("*", " "))]
+    names = members("Work", HEADER)
     assert names == [name for name, *_ in CudaLaunch._fields_]
     assert ctypes.sizeof(CudaLaunch) == 8 * len(names)
 
@@ -103,3 +110,32 @@ def test_what_the_driver_refuses_is_said(driver):
         cuda.CudaModule(b"damaged", 1)
     with pytest.raises(RuntimeError, match="named symbol not found"):
         cuda.CudaModule(b"machine code", 1).launch([("missing", 1)], CudaLaunch(), 0)
+
+
+def members(name: str, source: str = SOURCE) -> list[str]:
+    body = re.search(rf"struct {name} \{{(.*?)\n\}};", source, re.S)
+    assert body is not None
+    lines = [line.split("//")[0].rsplit(";", 1)[0] for line in body[1].splitlines() if ";" in line.split("//")[0]]
+    return [found for line in lines for found in re.findall(r"(\w+)(?:,|$)", line.replace("*", " "))]
+
+
+def test_the_argument_has_the_members_of_the_structs_in_their_order():
+    assert members("Walk") == [name for name, *_ in Walk._fields_]
+    assert members("Matrices") == [name for name, *_ in DeviceMatrixLaunch._fields_]
+    others = len(DeviceMatrixLaunch._fields_) - len(WALKS)
+    assert ctypes.sizeof(DeviceMatrixLaunch) == 8 * others + len(WALKS) * ctypes.sizeof(Walk)
+
+
+def test_parts_are_as_long_as_kernels_assume():
+    assert f"constexpr int64 TILE = {TILE};" in SOURCE
+
+
+def test_kernels_of_one_text_with_and_without_means_are_two_files(monkeypatch):
+    """A vector's text may be that of an elementwise rule."""
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda index: (9, 0))
+    given = ('{"ops": [], "outputs": {}}', "float32", None)
+    keys = [CudaCompileJob(*given, 0).key, DeviceMatrixJob(*given, 0).key]
+    keys += [kind(*given).key for kind in (CpuCompileJob, MatrixCompileJob)]
+    assert len(set(keys)) == 4
+    assert CudaCompileJob(*given, 0) != DeviceMatrixJob(*given, 0)
+    assert CpuCompileJob(*given) != MatrixCompileJob(*given)

@@ -19,7 +19,7 @@ ADAM = GroupSettings(descend.optim.rules.Adam(beta1=0.5, beta2=0.75, eps=0.0), 0
 def test_a_step_of_adam_is_that_of_the_paper():
     """m = g / 2, v = g² / 4; both corrected at t = 1 give g and g², so the step is lr times the sign of g."""
     (kernel,) = partition(trace(ADAM, False))
-    text = kernel.text
+    text = kernel.trace
     known: dict[int, Any] = {}
     given = {"t": 1.0, "lr": 0.1, "decay": 0.0, "scaled": 1.0}
     for at, op in enumerate(text.ops):

@@ -29,7 +29,7 @@ def text(rule: Rule, dims: int = 2, low: bool = False) -> Trace:
 def test_adafactor_takes_three_passes_over_a_matrix_and_two_over_a_vector() -> None:
     matrix, vector = plan(text(Adafactor())), plan(text(Adafactor(), dims=1))
     passes = [
-        [made.text.ops[at].name for at in made.reductions(stage, "element")]
+        [made.trace.ops[at].name for at in made.reductions(stage, "element")]
         for made in (matrix, vector)
         for stage in range(made.last + 1)
     ]

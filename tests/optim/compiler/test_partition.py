@@ -7,7 +7,6 @@ import math
 import struct
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,7 +16,6 @@ from descend.optim.compiler.partition import (
     elements,
     needed,
     numbers,
-    numbers_of_stack,
     of_gradient,
     partition,
     without_sums,
@@ -188,47 +186,3 @@ def test_a_kernel_takes_a_buffer_that_is_moved_after_the_one_it_moves_to():
     (kernel,) = partition(text)
     assert isinstance(kernel, Kernel)
     assert kernel.buffers == ("b", "a")
-
-
-def test_numbers_of_a_stack_are_those_of_each_tensor():
-    """Zeros of both signs, infinities and NaN included: what torch, Python and NumPy may have otherwise."""
-    values = [0.0, -0.0, 3.0, -2.5, math.inf, -math.inf, math.nan, 1e-300, 1e300]
-    pairs = [(x, y) for x in values for y in values]
-    given = (number("total", Ref(0), stage=1), number("norm", Ref(0), stage=1))
-    text = trace_of(
-        element("input", "g"),
-        *given,
-        *(number(f"operator.{name}", Ref(1), Ref(2), stage=1) for name in ("add", "sub", "mul", "truediv")),
-        number("maximum", Ref(1), Ref(2), stage=1),
-        number("minimum", Ref(1), Ref(2), stage=1),
-        Op("clamp", (Ref(1),), (("min", 0.0),), "number", 1),
-        Op("clamp", (Ref(1),), (("max", Ref(2)),), "number", 1),
-        Op("operator.gt", (Ref(1), Ref(2)), (), "number", 1, True),
-        number("where", Ref(11), Ref(1), Ref(2), stage=1),
-        number("abs", Ref(1), stage=1),
-        number("operator.add", Ref(13), 2, stage=1),
-        number("operator.pow", Ref(2), 2, stage=1),
-    )
-    for some in (pairs, [pair for pair in pairs if 0.0 not in pair]):  # zeros have a way of their own
-        stack: dict[int, Any] = {1: np.array([x for x, _ in some]), 2: np.array([y for _, y in some])}
-        numbers_of_stack(text, stack, 1)
-        for i, (x, y) in enumerate(some):
-            alone: dict[int, Any] = {1: x, 2: y}
-            numbers(text, alone, 1)
-            for at in range(3, len(text.ops)):
-                found, expected = float(stack[at][i]), float(alone[at])
-                assert found == expected or (math.isnan(found) and math.isnan(expected)), (at, x, y)
-                assert math.isnan(found) or math.copysign(1.0, found) == math.copysign(1.0, expected), (at, x, y)
-
-
-def test_numbers_that_a_stack_shares_stay_one_number():
-    text = trace_of(
-        element("input", "g"),
-        number("norm", Ref(0), stage=1),
-        number("operator.add", 1.0, 2.0, stage=1),
-        number("operator.mul", Ref(1), Ref(2), stage=1),
-    )
-    known: dict[int, Any] = {1: np.array([1.0, 2.0])}
-    numbers_of_stack(text, known, 1)
-    assert known[2] == 3.0
-    assert known[3].tolist() == [3.0, 6.0]

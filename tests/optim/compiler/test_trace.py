@@ -40,7 +40,7 @@ def test_what_a_kernel_reads_is_not_overwritten_before() -> None:
             continue
         written: set[str] = set()
         for kernel in partition(trace(settings(rule), False)):
-            old = {name for at, name in kernel.loads.items() if kernel.text.ops[at].name == "input"}
+            old = {name for at, name in kernel.loads.items() if kernel.trace.ops[at].name == "input"}
             assert not old & written, rule
             written |= kernel.writes.keys()
         assert "p" in written

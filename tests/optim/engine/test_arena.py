@@ -11,8 +11,7 @@ from torch import Tensor
 
 import descend.optim
 from descend.optim.compiler.layout import BLOCK
-from descend.optim.engine.arena_buffers import HUGE_PAGE
-from descend.optim.engine.arena_layout import LARGE, fits_arena
+from descend.optim.engine.arena_layout import HUGE_PAGE, LARGE, fits_arena
 
 if TYPE_CHECKING:
     from pathlib import Path

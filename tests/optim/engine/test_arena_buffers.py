@@ -6,8 +6,7 @@ from optimizer_inputs import group_settings
 
 from descend.optim.compiler.layout import BLOCK
 from descend.optim.compiler.trace import trace
-from descend.optim.engine.arena_buffers import HUGE_PAGE, ArenaBuffers
-from descend.optim.engine.arena_layout import ArenaLayout
+from descend.optim.engine.arena_layout import HUGE_PAGE, ArenaBuffers, ArenaLayout
 from descend.optim.engine.segments import Segment
 from descend.optim.engine.step_inputs import LOW_PRECISION, TensorUpdate, open_entry
 from descend.optim.rules import Adam, HypergradientAdam

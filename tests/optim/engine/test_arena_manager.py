@@ -10,7 +10,7 @@ import descend.optim
 from descend.errors import ConfigurationError
 from descend.optim.engine.arena_manager import RUNNERS, ArenaManager, jobs_of, traces_of
 from descend.optim.engine.gradient_scan import TensorList
-from descend.optim.engine.state_proxy import State
+from descend.optim.engine.state import State
 from descend.optim.engine.step_inputs import names_of, open_states, tasks_of
 from descend.optim.engine.ways import update_outside
 from descend.optim.rules import LAMB, SGD, Adam, Muon

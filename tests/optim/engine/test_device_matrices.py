@@ -5,7 +5,6 @@ A processor runs them (`cuda_on_cpu.py`), and the engine launches them as on a G
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,10 +13,10 @@ import torch
 from system_needs import needs_gnu_compiler
 
 from descend.optim.engine import device_matrices
-from descend.optim.engine.matrix_arena import DeviceMatrixArena
+from descend.optim.engine.device_matrices import DeviceMatrixArena
 from descend.optim.rules import Adafactor
 from tests.optim.compiler.test_codegen_cuda_matrix import SHAPES, rest
-from tests.optim.engine.test_matrix_arena import CHANGES, Run, agree
+from tests.optim.engine.test_matrices import CHANGES, Run, agree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,12 +36,9 @@ def test_a_unit_may_have_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-close = functools.partial(torch.allclose, rtol=1e-9, atol=1e-10)
-
-
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_what_is_changed_between_steps_counts(change: Callable[[Run], None]) -> None:
-    run = agree(change, torch.float64, close)
+def test_what_is_changed_between_steps_counts(change: Callable[[Run], None], threads: None) -> None:
+    run = agree(change)
     assert all(isinstance(arena, DeviceMatrixArena) for arena in run.ours._arenas.matrices)
 
 
@@ -67,15 +63,16 @@ def test_gradients_that_come_and_go_make_no_new_call() -> None:
 
 def test_units_cover_all_things_once() -> None:
     totals, most = np.array([1, 7, 4096, 9000]), np.array([3, 7, 1000, 4096])
-    units = device_matrices._Units.of(totals, most)
+    walk = device_matrices._Walked.of(totals, most)
+    units = walk.units
     for i, (total, size) in enumerate(zip(totals, most, strict=True)):
         mine = units.tensor == i
         found = [at for f, n in zip(units.first[mine], units.size[mine], strict=True) for at in range(f, f + n)]
         assert found == list(range(total))
         assert units.size[mine].max() <= size
         assert units.border[i + 1] - units.border[i] == mine.sum()
-    assert units.start.tolist() == [0, 1, 8, 4104]
-    assert units.room == totals.sum()
+    assert walk.start.tolist() == [0, 1, 8, 4104]
+    assert walk.room == totals.sum()
 
 
 @pytest.mark.parametrize(
@@ -92,12 +89,12 @@ def test_units_cover_all_things_once() -> None:
     ],
 )
 def test_units_have_about_as_many_elements(shape: tuple[int, int, int], expected: dict[str, int]) -> None:
-    units = device_matrices._units(np.array([shape], dtype=np.int64).T)
-    assert {name: len(found.tensor) for name, found in units.items()} == expected
+    walks = device_matrices._walks(np.array([shape], dtype=np.int64).T)
+    assert {name: len(walk.units.tensor) for name, walk in walks.items()} == expected
 
 
 def test_parts_have_memory_where_a_column_has_several() -> None:
-    units = device_matrices._units(np.array([[3, 64, 5], [2, 65, 7], [1, 200, 2]], dtype=np.int64).T)
-    assert units["parts"].room == 2 * 2 * 7 + 4 * 2
-    assert units["parts"].start.tolist() == [0, 0, 28]
-    assert units["columns"].room == 3 * 5 + 2 * 7 + 2
+    walks = device_matrices._walks(np.array([[3, 64, 5], [2, 65, 7], [1, 200, 2]], dtype=np.int64).T)
+    assert walks["parts"].room == 2 * 2 * 7 + 4 * 2
+    assert walks["parts"].start.tolist() == [0, 0, 28]
+    assert walks["columns"].room == 3 * 5 + 2 * 7 + 2

@@ -55,12 +55,12 @@ def parameters() -> list[Tensor]:
 def test_gradients_are_found_where_they_lie(reader: GradientScanner) -> None:
     params = parameters()
     known = TensorList(params)
-    assert reader.look(known, TensorList([])) == 0
+    assert reader.find(known, TensorList([])) == 0
     assert known.gradients.tolist() == [p.grad.data_ptr() for p in params if p.grad is not None]
     params[1].grad = torch.zeros(3)
     whole = torch.zeros(10, 5)
     params[2].grad = whole[3:7]
-    assert reader.look(known, TensorList([])) == 0
+    assert reader.find(known, TensorList([])) == 0
     assert known.gradients[1] == params[1].grad.data_ptr()
     assert known.gradients[2] == whole[3].data_ptr()
 
@@ -70,19 +70,19 @@ def test_absent_frozen_and_odd_gradients_are_distinguished(reader: GradientScann
     known = TensorList(params)
     params[0].grad = None
     params[1].requires_grad_(False)
-    assert reader.look(known, TensorList([])) == ABSENT
+    assert reader.find(known, TensorList([])) == ABSENT
     params[2].grad = torch.zeros(5, 4).t()
     assert params[3].grad is not None
     params[3].grad = params[3].grad.to(memory_format=torch.channels_last)
     params[4].grad = torch.zeros(1).expand(6)
-    assert reader.look(known, TensorList([])) == ABSENT | ODD
+    assert reader.find(known, TensorList([])) == ABSENT | ODD
     assert known.gradients.tolist() == [0, 0, -1, -1, -1]
 
 
 def test_a_gradient_of_a_subclass_is_odd(reader: GradientScanner) -> None:
     p = torch.nn.Parameter(torch.zeros(3))
     p.grad = torch.ones(3).to_sparse()
-    assert reader.look(TensorList([p]), TensorList([])) == ODD
+    assert reader.find(TensorList([p]), TensorList([])) == ODD
 
 
 def test_moved_weights_are_noticed(reader: GradientScanner) -> None:
@@ -91,7 +91,7 @@ def test_moved_weights_are_noticed(reader: GradientScanner) -> None:
     assert reader.stayed(known)
     params[3].data = params[3].data.clone()
     assert not reader.stayed(known)
-    assert reader.look(known, TensorList([])) == MOVED
+    assert reader.find(known, TensorList([])) == MOVED
     swapped = TensorList(params[:2])
     params[0].data, params[1].data = params[1].data, params[0].data
     assert not reader.stayed(swapped)
@@ -100,9 +100,9 @@ def test_moved_weights_are_noticed(reader: GradientScanner) -> None:
 def test_state_that_moved_is_noticed_beside_the_weights(reader: GradientScanner) -> None:
     known, state = TensorList(parameters()), [torch.zeros(3), torch.zeros(4)[1:], torch.tensor(1.0)]
     beside = TensorList(state)
-    assert reader.look(known, beside) == 0
+    assert reader.find(known, beside) == 0
     state[1].data = state[1].data[1:]
-    assert reader.look(known, beside) == MOVED
+    assert reader.find(known, beside) == MOVED
 
 
 @pytest.mark.parametrize("count", [MANY - 1, MANY, MANY + 37])
@@ -113,16 +113,16 @@ def test_many_tensors_are_seen_by_several_threads_as_by_one(
     for i, p in enumerate(params):
         p.grad = None if i % 7 == 0 else torch.zeros(6)[::2] if i % 11 == 0 else torch.ones(3)
     known, beside = TensorList(params), TensorList([torch.zeros(2) for _ in range(2 * count)])
-    assert reader.look(known, beside) == ABSENT | ODD
+    assert reader.find(known, beside) == ABSENT | ODD
     expected = [0 if p.grad is None else p.grad.data_ptr() if p.grad.is_contiguous() else -1 for p in params]
     assert known.gradients.tolist() == expected
     for moved in (0, count // 2, count - 1):
         for tensors in (params, beside.tensors):
             old = tensors[moved].data
             tensors[moved].data = old.clone()
-            assert reader.look(known, beside) == MOVED
+            assert reader.find(known, beside) == MOVED
             tensors[moved].data = old
-    assert reader.look(known, beside) == ABSENT | ODD
+    assert reader.find(known, beside) == ABSENT | ODD
 
 
 def test_swapped_objects_are_noticed(reader: GradientScanner) -> None:
@@ -132,7 +132,7 @@ def test_swapped_objects_are_noticed(reader: GradientScanner) -> None:
     params[1].grad = None
     torch.utils.swap_tensors(params[1], other)
     assert not reader.stayed(known)
-    assert reader.look(known, TensorList([])) == MOVED
+    assert reader.find(known, TensorList([])) == MOVED
 
 
 def test_a_list_that_grew_and_shrank_holds_the_same(reader: GradientScanner) -> None:
@@ -159,7 +159,7 @@ def test_only_parameters_with_a_gradient_are_marked_as_written(reader: GradientS
     params[2].requires_grad_(False)
     known = TensorList(params)
     before = [p._version for p in params]
-    reader.look(known, TensorList([]))
+    reader.find(known, TensorList([]))
     reader.written(known)
     assert [p._version - v for p, v in zip(params, before, strict=True)] == [1, 0, 0, 1, 1]
 
@@ -186,14 +186,14 @@ def test_a_scanner_that_reads_as_torch_says_passes_its_check(reader: GradientSca
 
 
 class OffByOne(GradientScanner):
-    def look(self, known: TensorList, beside: TensorList) -> int:
-        seen = super().look(known, beside)
+    def find(self, known: TensorList, beside: TensorList) -> int:
+        seen = super().find(known, beside)
         known.gradients[known.gradients > 0] += 8
         return seen
 
 
 class SeesNoGradient(GradientScanner):
-    def look(self, known: TensorList, beside: TensorList) -> int:
+    def find(self, known: TensorList, beside: TensorList) -> int:
         known.gradients[:] = 0
         return 1
 

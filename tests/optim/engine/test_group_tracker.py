@@ -7,7 +7,7 @@ import descend.optim
 from descend.errors import RuleError
 from descend.optim.engine import parameter_checks
 from descend.optim.engine.gradient_scan import GradientScanner
-from descend.optim.engine.group_tracker import GroupTracker
+from descend.optim.engine.parameter_checks import GroupTracker
 from descend.optim.engine.settings import GroupSettingsReader
 
 

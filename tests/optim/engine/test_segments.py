@@ -6,8 +6,7 @@ from optimizer_inputs import group_settings
 
 from descend.optim.compiler.layout import BLOCK
 from descend.optim.engine import arena_layout, segments
-from descend.optim.engine.arena_buffers import ArenaBuffers
-from descend.optim.engine.arena_layout import ArenaLayout
+from descend.optim.engine.arena_layout import ArenaBuffers, ArenaLayout
 from descend.optim.engine.segments import InPlaceSegment, KernelArgs, PackedSegment, SegmentPlanner
 from descend.optim.engine.step_inputs import TensorUpdate
 from descend.optim.rules import SGD

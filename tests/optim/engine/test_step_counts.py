@@ -2,7 +2,7 @@
 
 import torch
 
-from descend.optim.engine.step_counts import StepCounts
+from descend.optim.engine.state import StepCounts
 
 
 def counts(*before):

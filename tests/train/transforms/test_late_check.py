@@ -13,10 +13,10 @@ from toys import Regression, run_of
 import descend
 from descend.errors import NumericalError, Stopped
 from descend.runtime.gpu_copies import HostNumber
+from descend.runtime.gradient_check import GradientCheck
 from descend.train.objective import Ratio, Totals
 from descend.train.transforms.base import Gradients
-from descend.train.transforms.check_finite import FiniteLook
-from descend.train.transforms.late_check import LateCheck
+from descend.train.transforms.check_finite import LateCheck
 
 SAMPLES, SIZE = 60, 4
 STATE = "training/optimizer.safetensors"
@@ -62,14 +62,14 @@ OPTIMIZERS = {
 def launched(monkeypatch):
     """Lets all parameters count as those of a device; how often a flag was computed is kept."""
     flags = []
-    init, flag = FiniteLook.__init__, FiniteLook.flag
+    init, flag = GradientCheck.__init__, GradientCheck.flag
 
     def on_device(self, parameters):
         init(self, parameters)
         self.on_device = bool(parameters)
 
-    monkeypatch.setattr(FiniteLook, "__init__", on_device)
-    monkeypatch.setattr(FiniteLook, "flag", lambda self: flags.append(1) or flag(self))
+    monkeypatch.setattr(GradientCheck, "__init__", on_device)
+    monkeypatch.setattr(GradientCheck, "flag", lambda self: flags.append(1) or flag(self))
     return flags
 
 
@@ -172,7 +172,7 @@ def test_a_look_without_a_flag_is_not_late():
     late, batch = LateCheck(run), next(iter(run.data["train"].epoch(0)))
     run.parameters["weight"].grad = torch.ones_like(run.parameters["weight"]).to_sparse()
     gradients = Gradients(run, batch, Ratio(torch.tensor(2.0), 1.0), Totals(), 1.0)
-    assert not late.launch(gradients, FiniteLook(run.parameters))
+    assert not late.launch(gradients, GradientCheck(run.parameters))
     assert run.precision.found_inf is None
     assert late.found() is None
 

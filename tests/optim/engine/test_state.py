@@ -13,7 +13,7 @@ from torch import Tensor
 
 import descend.optim
 from descend.errors import RuleError
-from descend.optim.engine.state_proxy import State, StateEntry
+from descend.optim.engine.state import State, StateEntry
 
 RUNNERS = ["plain", "blocks", COMPILED]
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 import descend.optim
 from descend.errors import ConfigurationError, NumericalError
-from descend.optim.engine.device_kernels import DeviceKernels
-from descend.optim.engine.device_tables import DeviceTables
+from descend.optim.engine.launch import DeviceKernels, DeviceTables
 
 pytestmark = [
     needs_gnu_compiler,
@@ -96,14 +95,14 @@ def test_a_saved_state_knows_of_the_last_step() -> None:
     assert ours.skipped == 1
 
 
-def test_allow_looks_at_nothing() -> None:
+def test_allow_checks_nothing() -> None:
     ours = made(on_nonfinite="allow")
     step(ours, bad="first")
     ours.settle()
     assert ours.updates == 3
     assert held(ours)[0].isnan().any()
     module = kernels(ours)._module
-    assert not [name for name in module.launched[-3:] if name.startswith("look")]
+    assert not [name for name in module.launched[-3:] if name.startswith("check")]
 
 
 def test_what_a_scaler_hands_over_is_read_on_the_device() -> None:
@@ -142,7 +141,7 @@ def test_one_launch_a_stage_serves_all_tensors(monkeypatch: pytest.MonkeyPatch) 
     module = kernels(ours)._module
     module.launched.clear()
     step(ours)
-    assert module.launched == ["look_float32", "numbers0", "stage0"]
+    assert module.launched == ["check_float32", "numbers0", "stage0"]
 
 
 def test_what_has_not_changed_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:

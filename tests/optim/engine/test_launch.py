@@ -14,7 +14,7 @@ import descend.optim
 from descend.errors import RuleError
 from descend.optim.compiler.layout import BLOCK, UNIT
 from descend.optim.engine.gradient_scan import MANY
-from descend.optim.engine.native import Native
+from descend.optim.engine.launch import Native
 from descend.optim.rules.base import Rule
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def test_the_number_of_threads_changes_no_bit(name: str, options: dict[str, obje
     for count in (1, 2, 3, 7):  # with 7 some have less than one tensor, or nothing
         torch.set_num_threads(count)
         found += [trained("compiled", name, **options), trained("blocks", name, **options)]
-        found.append(trained("compiled", name, on_nonfinite="allow", **options))  # without a look that makes sums
+        found.append(trained("compiled", name, on_nonfinite="allow", **options))  # without a check that makes sums
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
@@ -183,7 +183,7 @@ def test_gradients_in_another_order_are_put_in_order_on_the_way(name: str, threa
         results.append([p.detach() for p in params])
         native = ours._arenas.arenas[0].native
         if isinstance(native, Native):
-            read = dict(zip(native._params.objects.tolist(), native.gradient.tolist(), strict=True))
+            read = dict(zip(native.params.objects.tolist(), native.gradient.tolist(), strict=True))
             gradients = [(id(p), p.grad.data_ptr()) for p in params if p.grad is not None]
             assert [read[p] == address for p, address in gradients] == [as_it_lies for *_, as_it_lies in LAYOUTS]
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
@@ -240,9 +240,9 @@ def test_groups_may_differ_in_rate_and_constants() -> None:
     torch.testing.assert_close(run("compiled"), run("plain"), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["sgd", "lars"])  # the look of the latter makes norms, which overflow here
+@pytest.mark.parametrize("name", ["sgd", "lars"])  # the check of the latter makes norms, which overflow here
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_the_look_at_gradients_passes_over_no_element(dtype: torch.dtype, name: str, threads: None) -> None:
+def test_the_finite_check_passes_over_no_element(dtype: torch.dtype, name: str, threads: None) -> None:
     """Units are read in stretches side by side; what does not divide into them follows."""
     sizes = [1, 127, 129, 2 * UNIT + 777, 9 * UNIT + 70]
     params = [torch.nn.Parameter(torch.zeros(n, dtype=dtype)) for n in sizes]
