@@ -473,5 +473,5 @@ def _averaging_updates(
 def _one_of(value: str, options: Sequence[str], name: str, title: str) -> Any:
     if not isinstance(value, str) or value not in options:
         close = nearest(value, options) if isinstance(value, str) else ""
-        raise RuleError(f"{title}: {name} must be one of {', '.join(options)} and is {shown(value)}{close}")
+        raise RuleError(f"{title}: {name} must be one of {', '.join(options)}, got {shown(value)}{close}")
     return value

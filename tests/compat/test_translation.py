@@ -87,7 +87,7 @@ def test_what_cannot_be_translated_names_each_parameter():
         (torch.nn.Linear(2, 2), "is a module; give its named_parameters"),
         ({"a": torch.ones(2)}, "is a dict; give its items"),
         ({torch.ones(2)}, "is a set"),
-        (None, "must be a list of weights and is None"),
+        (None, "must be a list of weights, got None"),
         ([], "the list of weights is empty"),
         ([("a",)], "group 0: weights 0 must be a tensor, or its name and the tensor"),
         ([{"lr": 1.0}], "needs the key 'params'"),

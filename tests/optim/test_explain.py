@@ -91,7 +91,7 @@ def test_who_is_none_of_ours_is_named() -> None:
 
 def test_a_schedule_without_a_valid_rate_is_reported_with_the_update():
     optimizer = descend.optim.SGD([torch.zeros(2)], lr=lambda step: float("nan") if step > 5 else 0.1)
-    with pytest.raises(RuleError, match="SGD, group 0, schedule at update 6: lr must be finite"):
+    with pytest.raises(RuleError, match="SGD, group 0, schedule at update 6: lr must be a finite number"):
         descend.optim.explain(optimizer, 10)
     with pytest.raises(RuleError, match="curves are at least 1 update long, and steps is -5"):
         descend.optim.explain(descend.optim.SGD([torch.zeros(2)], lr=lambda step: 0.1), -5)

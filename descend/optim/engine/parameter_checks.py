@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from descend.arguments import shown
 from descend.errors import RuleError
 from descend.optim.engine.gradient_scan import TensorList
 from descend.optim.engine.step_inputs import PLAIN_TYPES, is_dense, names_of, span_of
@@ -46,7 +47,7 @@ def listed(params: Any, title: str) -> list[Any]:
     elif isinstance(params, (set, frozenset)):
         problem = "is a set, whose order changes from run to run; give a list"
     elif isinstance(params, str) or not isinstance(params, Iterable):
-        problem = f"must be a list of weights and is {params!r}"
+        problem = f"must be a list of weights, got {shown(params)}"
     if problem:
         raise RuleError(f"{title}: params {problem}")
     found = list(cast("Iterable[Any]", params))
@@ -62,7 +63,7 @@ def unpack(group: Any, where: str) -> dict[str, Any]:
         RuleError: "params" is missing, unordered, or only some weights have names.
     """
     if not isinstance(group, Mapping):
-        raise RuleError(f"{where} must be a dict as the groups before it are, and is {_described(group)}")
+        raise RuleError(f"{where} must be a dict as the groups before it are, got {_described(group)}")
     if "params" not in group:
         raise RuleError(f"{where} needs the key 'params' and has {', '.join(map(repr, group))}")
     params = [group["params"]] if isinstance(group["params"], Tensor) else group["params"]
@@ -71,7 +72,7 @@ def unpack(group: Any, where: str) -> dict[str, Any]:
     if isinstance(params, Mapping):
         raise RuleError(f"{where}: params is a dict; give its items() if it holds weights by name")
     if isinstance(params, str) or not isinstance(params, Iterable):
-        raise RuleError(f"{where}: params must be a list of weights and is {params!r}")
+        raise RuleError(f"{where}: params must be a list of weights, got {shown(params)}")
     members = list(cast("Iterable[Any]", params))
     named = [isinstance(member, tuple) for member in members]
     for i, member in enumerate(members):
@@ -133,7 +134,7 @@ def check(groups: Sequence[Mapping[str, Any]], names: Sequence[Sequence[str]], t
 
 def _kind(p: Any, place: str) -> Iterator[str]:
     if not isinstance(p, Tensor):
-        yield f"{place} must be a tensor and is {type(p).__name__}"
+        yield f"{place} must be a tensor, got {type(p).__name__}"
     elif is_lazy(p):
         yield f"{place} has no shape yet: run the lazy module once, then build the optimizer"
     elif p.is_complex():

@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from descend.arguments import shown
 from descend.errors import RuleError, nearest
 from descend.optim.rules.base import Rule
 from descend.rule_index import rules
@@ -155,14 +156,16 @@ def number(value: object, name: str, where: str, *, negative: bool = False) -> f
     if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_meta:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):  # NumPy's numbers are Real, too
-        raise RuleError(f"{where}: {name} must be a number and is {value!r}")
+        raise RuleError(f"{where}: {name} must be a number, got {shown(value)}")
     try:
         x = float(value)
     except OverflowError:
         x = math.inf
     if not math.isfinite(x) or (x < 0.0 and not negative):
         hint = "; to ascend, say maximize=True" if name == "lr" and x < 0.0 else ""
-        raise RuleError(f"{where}: {name} must be finite{'' if negative else ' and at least 0'} and is {value!r}{hint}")
+        raise RuleError(
+            f"{where}: {name} must be a finite number{'' if negative else ' >= 0'}, got {shown(value)}{hint}"
+        )
     return x
 
 
@@ -176,7 +179,7 @@ def _clip(value: object, where: str) -> float | None:
 def _flag(group: Mapping[str, Any], name: str, where: str) -> bool:
     value = group[name]
     if not isinstance(value, bool):
-        raise RuleError(f"{where}: {name} must be True or False and is {value!r}")
+        raise RuleError(f"{where}: {name} must be True or False, got {shown(value)}")
     return value
 
 
@@ -192,7 +195,7 @@ def group_rule(group: Mapping[str, Any], where: str) -> Rule:
     """The group's rule with the constants that are in the group, e.g. after `group["beta1"] = 0.8`."""
     rule = group.get("rule")
     if not isinstance(rule, Rule):
-        raise RuleError(f"{where}: rule must be a rule such as Adam() and is {rule!r}")
+        raise RuleError(f"{where}: rule must be a rule such as Adam(), got {shown(rule)}")
     known = rule_fields(rule)
     changed = {name: group[name] for name, value in known.items() if name in group and _differs(group[name], value)}
     for alias, names in aliases_of(rule).items():
@@ -213,7 +216,7 @@ def _from_alias(
     if values is None:
         return {}
     if not isinstance(values, (tuple, list)) or len(values) != len(names):
-        raise RuleError(f"{where}: {alias} must hold {len(names)} numbers, ({', '.join(names)}), and is {values!r}")
+        raise RuleError(f"{where}: {alias} must hold {len(names)} numbers, ({', '.join(names)}), got {shown(values)}")
     meant = {name: value for name, value in zip(names, values, strict=True) if _differs(value, known[name])}
     for name, value in meant.items():
         if name in changed and _differs(changed[name], value):
@@ -256,14 +259,14 @@ def resolve(group: Mapping[str, Any], where: str) -> GroupSettings:
     for name, default in rule_fields(type(rule)).items():
         value = getattr(rule, name)
         if isinstance(default, bool) and not (isinstance(value, (int, np.bool_)) and value in (0, 1)):
-            raise RuleError(f"{where}: {name} must be True or False and is {value!r}")
+            raise RuleError(f"{where}: {name} must be True or False, got {shown(value)}")
     for key in unread_keys(group, rule):
         if not is_of_others(key, type(rule)):
             raise RuleError(unknown_option(f"{where} ({type(rule).__name__})", key, rule, more=TORCH_KEYS))
     form = group["decay"]
     if form not in DECAY_FORMS:
         close = nearest(str(form), DECAY_FORMS)
-        raise RuleError(f"{where}: decay must be one of {', '.join(DECAY_FORMS)} and is {form!r}{close}")
+        raise RuleError(f"{where}: decay must be one of {', '.join(DECAY_FORMS)}, got {shown(form)}{close}")
     if "decay" in rule.needs and form != rule.default_decay:
         raise RuleError(
             f"{where}: {type(rule).__name__} applies weight decay itself, where its equations say, and decay={form!r} "

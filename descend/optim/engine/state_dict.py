@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 import torch
 from torch import Tensor
 
+from descend.arguments import shown
 from descend.errors import RuleError
 from descend.machine import home
 from descend.optim.engine.evaluation import averages
@@ -137,7 +138,7 @@ def _groups(state_dict: Any, title: str) -> Sequence[Mapping[str, Any]]:
 
 def _broken_groups(groups: Any) -> Iterator[str]:
     if not isinstance(groups, (list, tuple)):
-        yield f"  'param_groups' must be a list of groups and is {type(groups).__name__}"
+        yield f"  'param_groups' must be a list of groups, got {type(groups).__name__}"
         return
     broken = list(_broken_lists(groups))
     yield from broken
@@ -160,7 +161,7 @@ def _broken_lists(groups: Iterable[Any]) -> Iterator[str]:
         elif not all(isinstance(key, (int, str)) for key in params):
             yield f"  group {i} must be a dict with a list 'params' of numbers, and has {params!r}"
         elif names is not params and not all(isinstance(name, str) for name in names):
-            yield f"  'param_names' of group {i} must be texts and are {names!r}"
+            yield f"  'param_names' of group {i} must be texts, got {shown(names)}"
 
 
 def _twice(items: Iterable[Any]) -> list[Any]:
@@ -170,14 +171,14 @@ def _twice(items: Iterable[Any]) -> list[Any]:
 
 def _broken_entries(entries: Any, groups: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if not isinstance(entries, Mapping):
-        yield f"  'state' must be a dict and is {type(entries).__name__}"
+        yield f"  'state' must be a dict, got {type(entries).__name__}"
         return
     known = {key for group in groups for key in group["params"]}
     for key, entry in entries.items():
         if _is_users_own(key, known):
             continue
         if not isinstance(entry, Mapping):
-            yield f"  the state of weights {key!r} must be a dict and is {type(entry).__name__}"
+            yield f"  the state of weights {key!r} must be a dict, got {type(entry).__name__}"
         elif key not in known:
             yield f"  there is a state of weights {key!r}, which are in no group"
 
@@ -341,7 +342,7 @@ def _counter(title: str, groups: Sequence[Mapping[str, Any]], name: str) -> int:
     """One of `COUNTERS`, which every group holds alike."""
     value = groups[0].get(name) if groups else 0
     if isinstance(value, bool) or not isinstance(value, int) or (value < 0 and name != "seed"):
-        raise RuleError(f"{title}: '{name}' of the state dict must be an integer and is {value!r}")
+        raise RuleError(f"{title}: '{name}' of the state dict must be an integer, got {shown(value)}")
     return value
 
 

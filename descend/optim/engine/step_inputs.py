@@ -232,7 +232,7 @@ def ensure_state(entry: Entry, rule: Rule, p: Tensor, name: str) -> None:
         if not isinstance(held, torch.Tensor) or held.shape != like.shape:
             found = "nothing" if held is None else f"{tuple(held.shape)}" if hasattr(held, "shape") else repr(held)
             raise RuleError(
-                f"the state '{key}' of '{name}' must be a tensor of shape {tuple(like.shape)} and is {found}; an empty "
+                f"the state '{key}' of '{name}' must be a tensor of shape {tuple(like.shape)}, got {found}; an empty "
                 "entry creates it again"
             )
     move_state(entry, rule, p)

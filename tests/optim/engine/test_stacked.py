@@ -42,7 +42,9 @@ def heights(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return gather(self)
 
     monkeypatch.setattr(TensorStack, "gather", seen)
-    monkeypatch.setattr("descend.optim.engine.arena_manager.ArenaManager.step_matrices", lambda self, tasks: tasks)
+    monkeypatch.setattr(
+        "descend.optim.engine.arena_manager.ArenaManager.step_matrices", lambda self, tasks, settings: tasks
+    )
     return found
 
 
