@@ -41,8 +41,6 @@ MODULES = (
     "descend.modules",
     "descend.zoo",
     "descend.models",
-    "descend.models.subgraph",
-    "descend.models.subgraph.transformer",
     "descend.study",
     "descend.study.analysis",
     "descend.study.simulate",

@@ -15,6 +15,7 @@ from descend.data.nested_fields import nested
 from descend.errors import ConfigurationError, DataError, nearest
 from descend.experiment.losses import FunctionLoss
 from descend.runtime.seeds import forked_rng
+from descend.torch_private import has_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -195,7 +196,7 @@ def _targets(
 
 def _check_number(module: nn.Module, inputs: list[str], targets: list[str]) -> None:
     """Refuse more inputs, or fewer, than `forward` takes by position; a hook may change them before."""
-    if module._forward_pre_hooks:
+    if has_hooks(module):
         return
     try:
         signature = inspect.signature(module.forward)

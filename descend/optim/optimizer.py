@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 
+from descend.arguments import shown
 from descend.errors import RuleError, nearest, warn
 from descend.optim.engine import finite, parameter_checks, step_inputs
 from descend.optim.engine import state_dict as saved
@@ -34,8 +35,8 @@ from descend.optim.engine.settings import (
     GroupSettings,
     GroupSettingsReader,
     Schedule,
+    constants,
     resolve,
-    shown,
     unread_keys,
 )
 from descend.optim.engine.state import State
@@ -179,7 +180,7 @@ class Optimizer(torch.optim.Optimizer):
         }
         listed = parameter_checks.listed(params, self.title)
         with torch.no_grad(), self._groups.adding_many():
-            super().__init__(listed, {**given, **shown(rule), "rule": rule})
+            super().__init__(listed, {**given, **constants(rule), "rule": rule})
         self._groups.check_added(self.param_groups)
 
     def _make_parts(self, names: Sequence[list[str]] = ()) -> None:
@@ -208,7 +209,7 @@ class Optimizer(torch.optim.Optimizer):
         for name in ("rule", *OPTIONS):
             group.setdefault(name, self.defaults[name])
         if isinstance(group["rule"], Rule):
-            for name, value in shown(group["rule"]).items():
+            for name, value in constants(group["rule"]).items():
                 group.setdefault(name, value)
         group["schedule"] = group["lr"] if callable(group["lr"]) else group.get("schedule")
         if group["schedule"] is not None:

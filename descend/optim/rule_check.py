@@ -150,7 +150,7 @@ def _check_returned(rule: Rule, back: Any, p: Tensor, s: Any) -> None:
         raise RuleError(f"{what} must return ({first}, s), s None for a rule without state; it returns a {found}")
     new, after = back
     if not isinstance(new, Tensor) or new.shape != p.shape:
-        found = f"of shape {tuple(new.shape)}" if isinstance(new, Tensor) else repr(new)
+        found = f"a tensor of shape {tuple(new.shape)}" if isinstance(new, Tensor) else repr(new)
         wanted = tuple(p.shape)
         raise RuleError(f"{what}: {first} must be a tensor shaped like the weights, here {wanted}, got {found}")
     if type(after) is not type(s):
@@ -161,5 +161,7 @@ def _check_returned(rule: Rule, back: Any, p: Tensor, s: Any) -> None:
     for name, before in _entries(s).items():
         value = getattr(after, name)
         if not isinstance(value, Tensor) or value.shape != before.shape:
-            found = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-            raise RuleError(f"{what}: the state's '{name}' was of shape {tuple(before.shape)}, got {found}")
+            found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise RuleError(
+                f"{what}: the state's '{name}' must stay a tensor of shape {tuple(before.shape)}, got {found}"
+            )

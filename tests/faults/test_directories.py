@@ -15,6 +15,7 @@ import time
 import pytest
 import torch
 from faults.doors import fault, files_of, fit, in_a_process
+from system_needs import needs
 
 import descend
 from descend.errors import StorageError
@@ -143,7 +144,7 @@ def instants():
     return _Instants()  # an audit hook cannot be removed
 
 
-@pytest.mark.skipif(not pathlib.Path("/proc/self/fd").is_dir(), reason="needs a path that leads to an open folder")
+@needs("a path that leads to an open folder", pathlib.Path("/proc/self/fd").is_dir())
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_directory_that_is_exchanged_in_any_instant_of_a_write_is_left_as_it_is(tmp_path, instants, asynchronous):
     other = tmp_path / "other"

@@ -96,7 +96,7 @@ def test_weights_keep_names_and_values_whatever_their_strides():
 
 
 def test_a_kind_is_written_as_its_base_class_unless_it_has_a_function_of_its_own(monkeypatch):
-    monkeypatch.setattr("descend.onnx.export._WRITINGS", {})
+    monkeypatch.setattr("descend.onnx.graph_exporter._WRITINGS", {})
 
     @exports(Relu)
     def relu(w, planned, x):

@@ -192,7 +192,7 @@ def test_lr_mult_also_holds_under_a_schedule() -> None:
         ({"lr": -1.0}, "lr must be a finite number >= 0, got -1.0; to ascend, say maximize=True"),
         ({"lr": math.nan}, "lr must be a finite number"),
         ({"lr": "0.1"}, "lr must be a number"),
-        ({"weight_decay": math.inf}, "weight_decay must be finite"),
+        ({"weight_decay": math.inf}, "weight_decay must be a finite number"),
         ({"beta1": 1.0}, "beta1 must be a number >= 0 and < 1"),
         ({"decay": "decopled"}, "did you mean 'decoupled'"),
         ({"runner": "fats"}, "runner must be one of"),

@@ -51,10 +51,13 @@ MISTAKES: list[tuple[Any, str]] = [
     (with_state(lambda self, g, s: g), r"must return \(d, s\).* it returns a Tensor"),
     (with_state(lambda self, g, s: (g, Two(s.q, s.q))), "the kind that init makes, One, and returns Two"),
     (with_state(lambda self, g, s: (g, None)), "the kind that init makes, One, and returns NoneType"),
-    (with_state(lambda self, g, s: (g, One(g.sum()))), r"'q' was of shape \(2, 3\) and is of shape \(\)"),
+    (
+        with_state(lambda self, g, s: (g, One(g.sum()))),
+        r"'q' must stay a tensor of shape \(2, 3\), got a tensor of shape \(\)",
+    ),
     (without(lambda self, g: (g.mul_(2), None)), "writes into g"),
     (without(lambda self, g: (1.0, None)), r"d must be a tensor shaped like the weights, here \(2, 3\), got 1.0"),
-    (without(lambda self, g: (g.flatten()[:1], None)), r"and is of shape \(1,\)"),
+    (without(lambda self, g: (g.flatten()[:1], None)), r"got a tensor of shape \(1,\)"),
     (without(lambda self, g: (g + nowhere, None)), "NameError: name 'nowhere' is not defined"),  # noqa: F821
     (without(lambda self, g, noise: (g + noise, None)), "direction cannot be run .* TypeError"),
     (without(lambda self, g: (g if g > 0 else -g, None)), "direction cannot be run .* ambiguous"),

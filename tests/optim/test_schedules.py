@@ -250,7 +250,7 @@ def test_steps_of_exactly_the_limit_are_no_jumps():
         (lambda: Ramp(0.1, 0.2, 5, shape=3), "shape must be one of linear"),
         (lambda: lint(0.1, 10), "lint takes a schedule of descend.optim.schedules and got 0.1"),
         (lambda: lint(Constant(0.1), 2.5), "at least 1 step, and steps is 2.5"),
-        (lambda: lint(Constant(0.1), 5, jump=-1), "jump is a part of the largest rate"),
+        (lambda: lint(Constant(0.1), 5, jump=-1), "jump must be a number > 0"),
     ],
 )
 def test_parts_of_another_kind_are_errors(make, words):

@@ -7,6 +7,7 @@ from descend.graph.kinds import (
     mathematics,
     normalization,
     operator_layers,
+    reductions,
     sources,
     transforms,
 )
@@ -19,6 +20,7 @@ from descend.graph.kinds.losses import *  # noqa: F403
 from descend.graph.kinds.mathematics import *  # noqa: F403
 from descend.graph.kinds.normalization import *  # noqa: F403
 from descend.graph.kinds.operator_layers import *  # noqa: F403
+from descend.graph.kinds.reductions import *  # noqa: F403
 from descend.graph.kinds.sources import *  # noqa: F403
 from descend.graph.kinds.transforms import *  # noqa: F403
 
@@ -30,5 +32,6 @@ __all__ += losses.__all__
 __all__ += mathematics.__all__
 __all__ += normalization.__all__
 __all__ += operator_layers.__all__
+__all__ += reductions.__all__
 __all__ += sources.__all__
 __all__ += transforms.__all__

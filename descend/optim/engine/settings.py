@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from descend.arguments import shown
+from descend import arguments
 from descend.errors import RuleError, nearest
 from descend.optim.rules.base import Rule
 from descend.rule_index import rules
@@ -29,10 +29,10 @@ __all__ = [
     "GroupSettings",
     "GroupSettingsReader",
     "Schedule",
+    "constants",
     "describe_options",
     "resolve",
     "rule_fields",
-    "shown",
     "unknown_option",
     "unread_keys",
 ]
@@ -130,7 +130,7 @@ def aliases_of(rule: Rule | type[Rule]) -> dict[str, tuple[str, ...]]:
     return {alias: names for alias, names in ALIASES.items() if all(name in known for name in names)}
 
 
-def shown(rule: Rule) -> dict[str, Any]:
+def constants(rule: Rule) -> dict[str, Any]:
     """A rule's constants as they are in a group, also under torch's names for several of them."""
     known = rule_fields(rule)
     return {**known, **{alias: tuple(known[name] for name in names) for alias, names in aliases_of(rule).items()}}
@@ -156,7 +156,7 @@ def number(value: object, name: str, where: str, *, negative: bool = False) -> f
     if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_meta:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):  # NumPy's numbers are Real, too
-        raise RuleError(f"{where}: {name} must be a number, got {shown(value)}")
+        raise RuleError(f"{where}: {name} must be a number, got {arguments.shown(value)}")
     try:
         x = float(value)
     except OverflowError:
@@ -164,7 +164,7 @@ def number(value: object, name: str, where: str, *, negative: bool = False) -> f
     if not math.isfinite(x) or (x < 0.0 and not negative):
         hint = "; to ascend, say maximize=True" if name == "lr" and x < 0.0 else ""
         raise RuleError(
-            f"{where}: {name} must be a finite number{'' if negative else ' >= 0'}, got {shown(value)}{hint}"
+            f"{where}: {name} must be a finite number{'' if negative else ' >= 0'}, got {arguments.shown(value)}{hint}"
         )
     return x
 
@@ -179,7 +179,7 @@ def _clip(value: object, where: str) -> float | None:
 def _flag(group: Mapping[str, Any], name: str, where: str) -> bool:
     value = group[name]
     if not isinstance(value, bool):
-        raise RuleError(f"{where}: {name} must be True or False, got {shown(value)}")
+        raise RuleError(f"{where}: {name} must be True or False, got {arguments.shown(value)}")
     return value
 
 
@@ -195,7 +195,7 @@ def group_rule(group: Mapping[str, Any], where: str) -> Rule:
     """The group's rule with the constants that are in the group, e.g. after `group["beta1"] = 0.8`."""
     rule = group.get("rule")
     if not isinstance(rule, Rule):
-        raise RuleError(f"{where}: rule must be a rule such as Adam(), got {shown(rule)}")
+        raise RuleError(f"{where}: rule must be a rule such as Adam(), got {arguments.shown(rule)}")
     known = rule_fields(rule)
     changed = {name: group[name] for name, value in known.items() if name in group and _differs(group[name], value)}
     for alias, names in aliases_of(rule).items():
@@ -216,7 +216,9 @@ def _from_alias(
     if values is None:
         return {}
     if not isinstance(values, (tuple, list)) or len(values) != len(names):
-        raise RuleError(f"{where}: {alias} must hold {len(names)} numbers, ({', '.join(names)}), got {shown(values)}")
+        raise RuleError(
+            f"{where}: {alias} must hold {len(names)} numbers, ({', '.join(names)}), got {arguments.shown(values)}"
+        )
     meant = {name: value for name, value in zip(names, values, strict=True) if _differs(value, known[name])}
     for name, value in meant.items():
         if name in changed and _differs(changed[name], value):
@@ -259,14 +261,14 @@ def resolve(group: Mapping[str, Any], where: str) -> GroupSettings:
     for name, default in rule_fields(type(rule)).items():
         value = getattr(rule, name)
         if isinstance(default, bool) and not (isinstance(value, (int, np.bool_)) and value in (0, 1)):
-            raise RuleError(f"{where}: {name} must be True or False, got {shown(value)}")
+            raise RuleError(f"{where}: {name} must be True or False, got {arguments.shown(value)}")
     for key in unread_keys(group, rule):
         if not is_of_others(key, type(rule)):
             raise RuleError(unknown_option(f"{where} ({type(rule).__name__})", key, rule, more=TORCH_KEYS))
     form = group["decay"]
     if form not in DECAY_FORMS:
         close = nearest(str(form), DECAY_FORMS)
-        raise RuleError(f"{where}: decay must be one of {', '.join(DECAY_FORMS)}, got {shown(form)}{close}")
+        raise RuleError(f"{where}: decay must be one of {', '.join(DECAY_FORMS)}, got {arguments.shown(form)}{close}")
     if "decay" in rule.needs and form != rule.default_decay:
         raise RuleError(
             f"{where}: {type(rule).__name__} applies weight decay itself, where its equations say, and decay={form!r} "

@@ -20,7 +20,7 @@ from descend.arguments import shown
 from descend.errors import RuleError
 from descend.machine import home
 from descend.optim.engine.evaluation import averages
-from descend.optim.engine.settings import COMMON_KEYS, COUNTERS, group_rule, number, resolve, shown
+from descend.optim.engine.settings import COMMON_KEYS, COUNTERS, constants, group_rule, number, resolve
 from descend.optim.engine.state import State, StateEntry
 from descend.optim.engine.step_inputs import LOW_PRECISION, distribute_like, local, named_entries, template, wrap_like
 from descend.optim.rules.base import Rule
@@ -74,7 +74,7 @@ def pack(holder: StateSlot, torch_dict: dict[str, Any]) -> dict[str, Any]:
     for i, group in enumerate(torch_dict["param_groups"]):
         with contextlib.suppress(RuleError):  # what makes no sense is refused when it is loaded
             # A constant may have two names; which of them was set cannot be read from the file, so both are written.
-            known = shown(group_rule(group, f"{holder.title}, group {i}"))
+            known = constants(group_rule(group, f"{holder.title}, group {i}"))
             group.update({key: value for key, value in known.items() if key in group})
         group["rule"] = type(group["rule"]).__name__
         group.update({key: None for key in UNSAVED if key in group})

@@ -36,7 +36,9 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
     monkeypatch.setattr(ArenaManager, "add", added)
     monkeypatch.setattr(
-        ArenaManager, "step_matrices", lambda self, tasks: seen("in place", tasks, in_place(self, tasks))
+        ArenaManager,
+        "step_matrices",
+        lambda self, tasks, settings: seen("in place", tasks, in_place(self, tasks, settings)),
     )
     monkeypatch.setattr(ways, "step_stacks", lambda tasks: seen("stack", tasks, stacks(tasks)))
     monkeypatch.setattr(ways, "step_plain", lambda tasks, seed: seen("alone", tasks, plain(tasks, seed)))
@@ -63,7 +65,7 @@ def test_every_rule_goes_the_first_of_its_ways(rule: Rule, runner: str, taken: d
 
 def test_what_means_leave_goes_as_a_stack(taken: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU until the kernel is compiled."""
-    monkeypatch.setattr(ArenaManager, "step_matrices", lambda self, tasks: tasks)
+    monkeypatch.setattr(ArenaManager, "step_matrices", lambda self, tasks, settings: tasks)
     stepped(Adafactor(), "blocks", a=torch.ones(4, 3), b=torch.ones(4, 3), single=torch.ones(5, 2))
     assert taken == {"a": "stack", "b": "stack", "single": "alone"}
 
