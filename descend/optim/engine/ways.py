@@ -11,7 +11,7 @@ A way leaves to the next what it cannot take:
     in place   empty ones, texts that are not means and arithmetic alone, and all where no compiler is
     stack      a tensor that no other is like, empty ones, and on a CPU large ones
 
-With `runner="plain"` all go alone.
+With `runner="plain"` all go alone, and with `runner="blocks"`, which has no compiled kernels, none in place.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ def kind_of(rule: Rule) -> str:
 
 def ways_of(rule: Rule, runner: str) -> tuple[Way, ...]:
     """The ways of its tensors, in order."""
-    return WAYS[kind_of(rule)] if runner != "plain" else ("alone",)
+    if runner == "plain":
+        return ("alone",)
+    ways = WAYS[kind_of(rule)]
+    return ways if runner != "blocks" else tuple(way for way in ways if way != "in place")
 
 
 def update_outside(

@@ -118,7 +118,7 @@ BROKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a state without weights": (lambda s: s["state"].update({9: {}}), "state of weights 9, which are in no group"),
     "no rule": (lambda s: s["param_groups"][0].pop("rule"), "None, decay coupled"),
     "a rate that is none": (group(lr=math.nan), "saved group 0: lr must be a finite number"),
-    "a constant out of range": (group(beta1=2.0), "beta1 must be in"),
+    "a constant out of range": (group(beta1=2.0), "beta1 must be a number >= 0 and < 1"),
     "an unknown option": (group(beta3=2.0), "no option 'beta3'"),
     "a count below none": (group(updates=-1), "'updates' of the state dict must be an integer, got -1"),
     "words for a seed": (group(seed="a"), "'seed' of the state dict must be an integer"),

@@ -52,7 +52,7 @@ def test_state_is_made_once_and_must_fit():
         ensure_state(entry, MOMENTUM, p, "w")
     del entry["b"]
     entry["v"] = torch.zeros(2, 3)
-    with pytest.raises(RuleError, match="and is nothing"):
+    with pytest.raises(RuleError, match="got nothing"):
         ensure_state(entry, MOMENTUM, p, "w")
 
 
