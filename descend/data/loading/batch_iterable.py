@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from descend.arguments import called, shown, takes_arguments
 from descend.data.loading.batches import Batch, share
 from descend.data.nested_fields import as_rows, digest_of, spread
 from descend.errors import ConfigurationError, DataError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchIterable"]
 
-
+_FUNCTION = "a function without arguments, or with the number of the epoch, that returns an iterable of batches"
 _COMPARED = 64  # batches of a list that ranks compare
 
 
@@ -59,7 +59,7 @@ class BatchIterable:
         ranks: int = 1,
         unit: int = 1,
     ) -> None:
-        self._open = _opener(source)
+        self._source, self._takes = source, _arguments_of(source, f"data for '{role}'")
         self._list = source if isinstance(source, (list, tuple)) else None
         self.batch_size = batch_size
         self.role = role
@@ -128,10 +128,12 @@ class BatchIterable:
         return Batch(fields, np.arange(first + begin, first + end, dtype=np.int64), epoch, step, size, last, begin)
 
     def _opened(self, epoch: int) -> Iterable[Any]:
-        opened = self._open(epoch)
+        if self._takes is None:
+            return self._source
+        opened = called(f"data for '{self.role}'", _FUNCTION, self._source, *[epoch][: self._takes])
         if not hasattr(opened, "__iter__"):
             raise DataError(
-                f"the function for '{self.role}' must return an iterable of batches, got a {type(opened).__name__}"
+                f"data for '{self.role}' must be {_FUNCTION}, got {shown(self._source)}, which returns {shown(opened)}"
             )
         return opened
 
@@ -159,17 +161,18 @@ def _length(rows: dict[str, Tensor]) -> int:
     return len(next(iter(rows.values())))
 
 
-def _opener(source: Any) -> Callable[[int], Iterable[Any]]:
-    """A function from the number of an epoch to its batches."""
-    if hasattr(source, "__iter__"):
-        if hasattr(source, "__next__"):
-            raise ConfigurationError(
-                f"the data are a {type(source).__name__}, which can be iterated only once, and every epoch needs them "
-                "again: pass a list of batches, or the function that makes the generator, without calling it"
-            )
-        return lambda epoch: source
-    if isinstance(source, type):
+def _arguments_of(source: Any, name: str) -> int | None:
+    """How many arguments a function takes that makes the batches of an epoch; None: the source is iterated itself."""
+    if hasattr(source, "__next__"):
         raise ConfigurationError(
-            f"the data are the class {source.__name__}: pass an object of it, or a function that returns batches"
+            f"{name} must be batches for each epoch, got a {type(source).__name__}, which can be iterated only once: "
+            "pass a list of batches, or the function that makes the generator, without calling it"
         )
-    return source if inspect.signature(source).parameters else lambda epoch: source()
+    if hasattr(source, "__iter__"):
+        return None
+    takes = next((count for count in (1, 0) if takes_arguments(source, count)), None)
+    if takes is None:
+        raise ConfigurationError(
+            f"{name} must be {_FUNCTION}, got {shown(source)}: give its other arguments by functools.partial"
+        )
+    return takes

@@ -1,11 +1,16 @@
 """Batches that the user makes: their order, sizes and numbers, the shares of ranks, and what is refused."""
 
+import functools
+import math
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import descend
 from descend.data.loading.batch_iterable import BatchIterable
-from descend.errors import ConfigurationError, DataError
+from descend.errors import ConfigurationError, DataError, DescendError
 
 X, Y = torch.arange(20.0).reshape(10, 2), torch.arange(10)
 LIST = [(X[i : i + 4], Y[i : i + 4]) for i in (0, 4, 8)]
@@ -107,3 +112,42 @@ def test_a_function_that_gives_nothing_the_second_time_is_reported():
 def test_a_batch_that_cannot_be_read_is_named_by_its_number():
     with pytest.raises(DataError, match="batch 1 for 'train': the fields must be of one length"):
         list(BatchIterable(lambda: [LIST[0], (X[:4], Y[:3])], 4, "train").epoch(0))
+
+
+def fit(data):
+    module, optimizer = nn.Linear(3, 1), functools.partial(torch.optim.SGD, lr=0.1)
+    return descend.fit(module, "mse", data, optimizer=optimizer, batch_size=8, stop=descend.Epochs(1))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (nn.Linear(3, 1), "got a Linear: pass the model as model"),
+        (nn.Sequential(nn.Linear(3, 1)), "got a Sequential: pass the model as model"),
+        (list, "got the class list: pass an object of it"),
+        (math, "got a module"),
+        (len, r"got <built-in function len>: object of type 'int' has no len\(\)"),
+        (max, "got <built-in function max>: 'int' object is not iterable"),
+        (functools.partial(int), r"got functools.partial\(<class 'int'>\), which returns 0"),
+        (lambda first, second: LIST, r"got <function .*>: give its other arguments by functools.partial"),
+        (lambda *, first: LIST, r"got <function .*>: give its other arguments by functools.partial"),
+    ],
+    ids=["module", "sequential", "class", "python module", "len", "max", "int", "two arguments", "by name alone"],
+)
+def test_what_makes_no_batches_is_refused_in_one_form(data, words):
+    with pytest.raises(DescendError, match=f"data for 'train' must be .*{words}"):
+        fit(data)
+
+
+def test_functions_are_called_as_their_signature_allows():
+    for function in (lambda: LIST, lambda epoch: LIST, lambda *, epoch=0: LIST, functools.partial(list, LIST)):
+        assert [b.size for b in BatchIterable(function, None, "train").epoch(0)] == [4, 4, 2]
+    assert [len(list(BatchIterable(lambda e, n=2: LIST[: e + n], None, "train").epoch(e))) for e in (0, 1)] == [2, 3]
+
+
+def test_an_error_within_a_function_of_the_user_stays_what_it_is():
+    def batches():
+        raise TypeError("of the user")
+
+    with pytest.raises(TypeError, match="of the user"):
+        list(BatchIterable(batches, 4, "train").epoch(0))
