@@ -140,7 +140,7 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
 
         if has_numbers(data):
             return _of_samples(WholeDataset(data), how, None, None)
-        from descend.data.loading.sample_stream import sample_stream
+        from descend.data.loading.batch_iterable import sample_stream
 
         _refuse_unused(how, "an IterableDataset is read in this process", "DataLoader(dataset, num_workers=...)")
         return _of_loader(sample_stream(cast("Any", data), how.batch_size), replace(how, workers=None))

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from descend.data.concatenated import Pieces
 from descend.data.file_format import library
 from descend.data.images.pictures import ImageForm, is_image
 from descend.data.images.survey import LOOKED_AT, form_of_images, spread, strided
 from descend.data.loading.read_threads import in_threads
-from descend.data.reader_protocol import Field
+from descend.data.reader_protocol import Field, Pieces
 from descend.data.tables.arrow_columns import (
     LENGTH,
     Column,

@@ -19,7 +19,7 @@ from descend.data.file_format import library
 from descend.data.tables.arrow_columns import bounds_of, flattened
 from descend.data.tables.arrow_source import Chunk
 from descend.data.tables.bad_rows import looks_numeric
-from descend.data.tables.joined_schemas import in_schema, joined_schema
+from descend.data.tables.partitions import in_schema, joined_schema
 from descend.errors import DataError, DescendError
 
 if TYPE_CHECKING:
