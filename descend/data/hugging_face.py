@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.data.paths import role_of
+from descend.data.tables.table_files import Chunk, TableFiles
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -77,13 +78,13 @@ def kinds_of_splits(splits: Mapping[str, Any]) -> tuple[tuple[str, ImageKind], .
     return tuple(found.items())
 
 
-class _Rows:
+class _Rows(TableFiles):
     """The table of a data set; see `TableFiles`."""
 
     def __init__(self, data: Any) -> None:
         how = getattr(data, "format", None)
         columns = cast("Mapping[str, Any]", how).get("columns") if isinstance(how, Mapping) else None
-        from descend.data.tables.arrow_source import Chunk
+        from descend.data.tables.table_files import Chunk
 
         self._data = data.with_format("arrow", columns=columns) if columns else data.with_format("arrow")
         self.images = [name for name, kind in data.features.items() if type(kind).__name__ == "Image"]
@@ -99,10 +100,6 @@ class _Rows:
     def take(self, samples: NDArray[np.int64], columns: Sequence[str]) -> Any:
         """Some columns of the rows with these numbers."""
         return self._plain(self._data[samples.tolist()]).select(list(columns))
-
-    def without_nulls(self, column: str) -> bool:
-        """Not known."""
-        return False
 
     def _plain(self, table: Any) -> Any:
         """A table without types of the library."""

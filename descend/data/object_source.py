@@ -33,7 +33,8 @@ from descend.data.plain_arrays import columns_of
 from descend.data.reader_protocol import Field
 from descend.data.readers import ArrayReader
 from descend.data.tables.arrow_columns import bounds_of, flattened
-from descend.data.tables.arrow_source import ROW_NUMBERS, ArrowSource, Chunk
+from descend.data.tables.arrow_source import ROW_NUMBERS, ArrowSource
+from descend.data.tables.table_files import Chunk, TableFiles
 from descend.data.tensor_reader import is_table, tensor_reader
 from descend.errors import DataError, DescendError
 
@@ -265,7 +266,7 @@ _USES = frozenset({"columns", "length", "text"}) | IMAGE_OPTIONS
 _ROWS_AT_ONCE = 65_536
 
 
-class _TableRows:
+class _TableRows(TableFiles):
     """The rows of a table; see `TableFiles`."""
 
     def __init__(self, data: Any) -> None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from descend.data.file_format import FileSource, ReadOptions
     from descend.data.reader_protocol import Array
-    from descend.data.tables.arrow_source import TableFiles
+    from descend.data.tables.table_files import TableFiles
 
 __all__ = [
     "IGNORED",

@@ -20,8 +20,8 @@ from descend.data.file_format import IMAGE_OPTIONS, FileFormat, library
 from descend.data.packed_text import samples_of_tables
 from descend.data.paths import check_mapped, head
 from descend.data.tables.arrow_columns import class_names, flattened
-from descend.data.tables.arrow_source import MAX_COLUMNS, Chunk
-from descend.data.tables.partitions import in_schema, joined_schema, with_partitions
+from descend.data.tables.arrow_source import MAX_COLUMNS
+from descend.data.tables.table_files import Chunk, TableFiles, in_schema, joined_schema, with_partitions
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ MAX_BATCHES = 2**16  # of a file
 _FILE, _STREAM, _FEATHER_1 = b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
 
 
-class ArrowFiles:
+class ArrowFiles(TableFiles):
     """Arrow files with the same columns; see `TableFiles`.
 
     Args:
@@ -111,10 +111,6 @@ class ArrowFiles:
     def scan(self, chunk: Chunk, rows: NDArray[np.int64], columns: Sequence[str]) -> Any:
         """Some rows of a batch of records."""
         return self.load(chunk, columns).take(rows)
-
-    def without_nulls(self, column: str) -> bool:
-        """No: it is not known."""
-        return False
 
 
 class _CheckedBatches:

@@ -54,7 +54,7 @@ from descend.data.tables.header import (
 )
 from descend.data.tables.lines import QuoteCheck, TableCopy, excel_separator
 from descend.data.tables.numbers import check_exact, inexact_columns, with_numbers, without_missing
-from descend.data.tables.partitions import with_partitions
+from descend.data.tables.table_files import with_partitions
 from descend.data.tables.text import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
 from descend.errors import ConfigurationError, DataError
 

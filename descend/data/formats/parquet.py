@@ -1,6 +1,6 @@
 """Parquet files: a field for each column; row groups are read when a sample of theirs is.
 
-Folders called NAME=VALUE are columns as well, see `descend.data.tables.partitions`.
+Folders called NAME=VALUE are columns as well, see `descend.data.tables.table_files`.
 
 A row group has to be decoded for any row of it, and in random order the first batch has rows of most of them. So it
 takes its rows while the groups are decoded, and nothing else is kept; only then columns are decoded to be kept, in
@@ -20,8 +20,8 @@ from descend.data.expansion import FREE_BYTES, check_expansion
 from descend.data.file_format import IMAGE_OPTIONS, FileFormat, library
 from descend.data.packed_text import samples_of_tables
 from descend.data.tables.arrow_columns import class_names, empty_table, flattened
-from descend.data.tables.arrow_source import MAX_COLUMNS, Chunk
-from descend.data.tables.partitions import in_schema, joined_schema, with_partitions
+from descend.data.tables.arrow_source import MAX_COLUMNS
+from descend.data.tables.table_files import Chunk, TableFiles, in_schema, joined_schema, with_partitions
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _SCANNED_ROWS = 2**17  # that are decoded at once where few of them are wanted
 MAX_GROUP_ROWS = 2**27  # a few bytes can promise any number of equal values
 
 
-class ParquetFiles:
+class ParquetFiles(TableFiles):
     """Parquet files with the same columns; see `TableFiles`.
 
     Args:

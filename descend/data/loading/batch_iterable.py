@@ -61,7 +61,8 @@ class BatchIterable:
         ranks: int = 1,
         unit: int = 1,
     ) -> None:
-        self._source, self._takes = source, _arguments_of(source, f"data for '{role}'")
+        self._source: Any = source
+        self._takes = _arguments_of(source, f"data for '{role}'")
         self._list = source if isinstance(source, (list, tuple)) else None
         self.batch_size = batch_size
         self.role = role

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from descend.data.expansion import compression_of, opened
 from descend.data.file_format import library
 from descend.data.tables.arrow_columns import bounds_of, flattened
-from descend.data.tables.arrow_source import Chunk
 from descend.data.tables.bad_rows import looks_numeric
-from descend.data.tables.partitions import in_schema, joined_schema
+from descend.data.tables.table_files import Chunk, TableFiles, in_schema, joined_schema
 from descend.errors import DataError, DescendError
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def decompressed(path: Path) -> Any:
     return arrow.input_stream(str(path), compression=None) if plain else arrow.PythonFile(opened(path), "r")
 
 
-class TextTables:
+class TextTables(TableFiles):
     """Files of text with the same columns; see `TableFiles`. Types are those that hold the values of all files.
 
     Args:
@@ -54,10 +53,6 @@ class TextTables:
 
     Attributes:
         bad: Why rows cannot be read, by their numbers over all files.
-        left_out: Why columns were not parsed, by their names.
-        notes: Sentences about the files.
-        untyped: Whether columns have the types that their values look like.
-        line_of: Gives the line of a row of a file, where it is known.
 
     Raises:
         DataError: a file cannot be parsed, or has other columns than the others.
@@ -76,11 +71,6 @@ class TextTables:
     ) -> None:
         library("pyarrow", str(paths[0]))
         self._folder: Path | None = None
-        self.bad: dict[int, str] = {}
-        self.left_out: dict[str, str] = {}
-        self.notes: list[str] = []
-        self.untyped = False
-        self.line_of: Callable[[Path, int], int | None] = _no_line
         tables: list[Any] = []
         for path in paths:
             before = sum(table.num_rows for table in tables)
@@ -106,7 +96,7 @@ class TextTables:
         self.chunks = [chunk for path, table in self._tables.items() for chunk in _chunks(path, table.num_rows)]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "line_of": _no_line}  # used before the first sample
+        return {**self.__dict__, "line_of": None}  # used before the first sample
 
     def _without_bad(
         self,
@@ -121,7 +111,8 @@ class TextTables:
         copy = repair(path, skip_bad - len(self.bad))
         if not copy.bad and reason:
             raise DataError(f"{path} cannot be read: {reason}")
-        self.bad |= {before + row: f"the row cannot be parsed: {why}" for row, why in copy.bad.items()}
+        reasons = {before + row: f"the row cannot be parsed: {why}" for row, why in copy.bad.items()}
+        self.bad = {**self.bad, **reasons}
         try:
             return flattened(self._table(path, parse(copy.path)))
         except Exception as error:  # as above
@@ -169,10 +160,6 @@ class TextTables:
         """Whether no value of a column is missing."""
         tables = self._tables.values()
         return all(one.schema.get_field_index(column) >= 0 and one.column(column).null_count == 0 for one in tables)
-
-
-def _no_line(path: Path, row: int) -> int | None:  # of formats whose rows are lines
-    return None
 
 
 def _has_odd_cells(table: Any, allowed: int) -> bool:
