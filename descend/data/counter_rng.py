@@ -1,4 +1,4 @@
-"""Counter-based random numbers: functions of their purpose, so no generator has a state to save.
+"""Random numbers and orders of samples as functions of their purpose, so no generator has a state to save.
 
 A number depends on a key (seed, epoch, purpose) and a counter (sample, draw) and on nothing else: not on the batch, the
 rank or the thread that requests it.

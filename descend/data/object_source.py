@@ -1,4 +1,4 @@
-"""Samples of objects: data sets of torch, readers, tensors and arrays, data sets of Hugging Face.
+"""Samples of objects: data sets of torch, readers, tensors, arrays, data frames, data sets of Hugging Face.
 
 an open reader                          its fields
 tensors or arrays, (x, y) or {"x": x}   indexed by whole batches; positions in a tuple are the fields "0", "1", ...
@@ -34,7 +34,7 @@ from descend.data.reader_protocol import Field
 from descend.data.readers import ArrayReader
 from descend.data.tables.arrow_columns import bounds_of, flattened
 from descend.data.tables.arrow_source import ROW_NUMBERS, ArrowSource
-from descend.data.tables.table_files import Chunk, TableFiles
+from descend.data.tables.table_files import TableFiles, in_chunks
 from descend.data.tensor_reader import is_table, tensor_reader
 from descend.errors import DataError, DescendError
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from descend.data.file_format import FileSource, ReadOptions
     from descend.data.loading.batches import Samples
     from descend.data.reader_protocol import Array
+    from descend.data.tables.table_files import Chunk
 
 __all__ = ["MAX_GATHERED_BYTES", "ReaderSource", "WholeDataset", "has_numbers", "object_source"]
 
@@ -263,7 +264,6 @@ class ReaderSource:
 # Source: https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html
 
 _USES = frozenset({"columns", "length", "text"}) | IMAGE_OPTIONS
-_ROWS_AT_ONCE = 65_536
 
 
 class _TableRows(TableFiles):
@@ -287,8 +287,7 @@ class _TableRows(TableFiles):
         self._table = flattened(table.select(kept))
         self.schema: Any = self._table.schema.remove_metadata()
         name, count = Path(f"{title} of {', '.join(kept)}"[:80]), len(table)
-        starts = range(0, count, _ROWS_AT_ONCE)
-        self.chunks = [Chunk(name, i, first, min(_ROWS_AT_ONCE, count - first)) for i, first in enumerate(starts)]
+        self.chunks = in_chunks(name, count)
 
     def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
         """Some columns of some rows."""

@@ -1,4 +1,4 @@
-"""The reader protocol: samples with the same named fields, indexed by sample number."""
+"""The reader protocol: samples with the same named fields by number, of sources, over others, in several files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks a description of readers without opening a file."""
+"""Checks a description of readers, all of which it knows, without opening a file."""
 
 from __future__ import annotations
 

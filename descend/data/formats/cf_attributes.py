@@ -1,4 +1,4 @@
-"""The meaning that netCDF's conventions give numbers of HDF5 data sets: which are missing, what others stand for.
+"""The numbers of HDF5 data sets: rows in any order, and the meaning that netCDF's conventions give them.
 
 _Unsigned                     "true": signed integers are unsigned ones of as many bits; "false": the other way round
 _FillValue, missing_value     stored numbers that are missing; `missing_value` may be several

@@ -1,4 +1,4 @@
-"""Reads labelled images in a pair of IDX files: the reader "mnist" and the bundled digits.
+"""The data sets that a description has by name: labelled images in IDX files ("mnist", "digits"), and random numbers.
 
 samples   the elements, as floats where they are no bytes: (1, height, width) from an array of three dimensions,
           (channels, height, width) from one of four, (1,) from one of one

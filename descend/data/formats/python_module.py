@@ -1,4 +1,4 @@
-"""Samples that functions of a Python module return, LBANN's reader "python".
+"""Samples that functions of a Python module return, LBANN's reader "python", and processes that call such code.
 
     python { module: "helper" module_dir: "." sample_function: "get_sample" num_samples_function: "num_samples"
              sample_dims_function: "sample_dims" }

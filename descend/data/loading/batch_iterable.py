@@ -1,4 +1,4 @@
-"""Batches made by the user: a list of them, an iterable that can be iterated repeatedly, or a function."""
+"""Batches of data that are iterated: lists, iterables, functions, and single samples that become batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that decode images: the libraries that do it release Python's lock meanwhile."""
+"""Threads that decode images and read ahead, and the memory that they leave behind."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Decides whether the first row of a table of text has the names of its columns.
+"""Judges the first lines of a table of text: whether they are one, its separator, and whether they name the columns.
 
-It has where none of its cells is a number. A number may be a name as well: pandas names columns 0, 1, 2 unless others
-are said, and years and wavelengths are names. So where some cells are numbers the rows below are looked at:
+The first row has names where none of its cells is a number. A number may be a name as well: pandas names columns 0, 1,
+2 unless others are said, and years and wavelengths are names. So where some cells are numbers the rows below decide:
 
 names      a text above a column of numbers; quotes around the first row alone; an empty cell above 0, 1, 2, ...;
            numbers that differ in kind from all below them (integers above fractions, or fractions above integers, or

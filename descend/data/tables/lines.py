@@ -1,4 +1,4 @@
-"""Tables of text that have more than rows, or blanks around cells: a copy is parsed in place of the file.
+"""Follows the lines of a table of text: copies those that are rows, and checks that each quote is closed.
 
 It is without comments and Excel's first line `sep=;`, and has one separator between cells. It is in UTF-8; bytes of
 such a file that are none stay as they are.

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-__all__ = ["Chunk", "PartitionedFiles", "TableFiles", "in_schema", "joined_schema", "with_partitions"]
+__all__ = ["Chunk", "PartitionedFiles", "TableFiles", "in_chunks", "in_schema", "joined_schema", "with_partitions"]
 
+_ROWS_AT_ONCE = 65_536
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -49,6 +50,12 @@ class Chunk:
 
     def __hash__(self) -> int:  # without the path, which takes long
         return hash((self.index, self.first))
+
+
+def in_chunks(path: Path, rows: int) -> list[Chunk]:
+    """The chunks of a table that can be read from any row on."""
+    starts = range(0, rows, _ROWS_AT_ONCE)
+    return [Chunk(path, index, first, min(_ROWS_AT_ONCE, rows - first)) for index, first in enumerate(starts)]
 
 
 class TableFiles:

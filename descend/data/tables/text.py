@@ -18,19 +18,19 @@ from descend.data.expansion import compression_of, opened
 from descend.data.file_format import library
 from descend.data.tables.arrow_columns import bounds_of, flattened
 from descend.data.tables.bad_rows import looks_numeric
-from descend.data.tables.table_files import Chunk, TableFiles, in_schema, joined_schema
+from descend.data.tables.table_files import TableFiles, in_chunks, in_schema, joined_schema
 from descend.errors import DataError, DescendError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from descend.data.tables.bad_rows import Repaired
+    from descend.data.tables.table_files import Chunk
 
 __all__ = ["BLOCK_BYTES", "IN_MEMORY_BYTES", "TextTables", "decompressed"]
 
 IN_MEMORY_BYTES = 2**28
 BLOCK_BYTES = 2**24  # parsed at once; no row may be longer
-_ROWS_AT_ONCE = 65_536
 
 
 def decompressed(path: Path) -> Any:
@@ -93,7 +93,7 @@ class TextTables(TableFiles):
             dict(zip(paths, [one.schema for one in tables], strict=True)), chosen, may_lack
         )
         self._tables = dict(zip(paths, tables, strict=True))
-        self.chunks = [chunk for path, table in self._tables.items() for chunk in _chunks(path, table.num_rows)]
+        self.chunks = [chunk for path, table in self._tables.items() for chunk in in_chunks(path, table.num_rows)]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "line_of": None}  # used before the first sample
@@ -169,10 +169,3 @@ def _has_odd_cells(table: Any, allowed: int) -> bool:
         return True
     texts = [name for name in table.schema.names if arrow.types.is_string(table.schema.field(name).type)]
     return any(looks_numeric(table.column(name).to_pylist(), allowed) for name in texts)
-
-
-def _chunks(path: Path, rows: int) -> list[Chunk]:
-    return [
-        Chunk(path, index, first, min(_ROWS_AT_ONCE, rows - first))
-        for index, first in enumerate(range(0, rows, _ROWS_AT_ONCE))
-    ]

@@ -1,4 +1,4 @@
-"""The base of transforms, and of those of images."""
+"""The base of transforms, and what they need of arrays and tensors alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transforms of values: scaling, normalization, layout. Their results are float32."""
+"""Transforms of single values: scaling, normalization, layout, and colour. Those of values give float32."""
 
 from __future__ import annotations
 
