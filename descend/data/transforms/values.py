@@ -1,4 +1,4 @@
-"""Transforms of single values: scaling, normalization, layout, and colour. Those of values give float32."""
+"""Transforms of values, to float32: scaling, normalization, layout; and of colours: channels, brightness, contrast."""
 
 from __future__ import annotations
 
