@@ -564,7 +564,7 @@ def data(
     """Show what is in data: fields, ranges, missing values, classes, samples, and problems such as leaks."""
     import json
 
-    from descend.data.read_options import parsed_options
+    from descend.data.file_format import parsed_options
     from descend.data.survey import readers_of, survey
     from descend.data.survey.page import as_html, as_json, as_text, text_parts
     from descend.data.survey.speed import parsed_transforms

@@ -26,7 +26,7 @@ class Stuck(torch.utils.data.Dataset):
 next(open_data(Stuck(), Loading(batch_size=4, timeout_seconds=1)).epoch(0))
 """
 IN_ADVANCE = """
-from descend.data.loading.prefetch import prefetched
+from descend.data.loading.read_threads import prefetched
 
 def items():
     yield 0

@@ -20,6 +20,7 @@ was given.
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SHOWN",
+    "called",
     "check_bool",
     "check_choice",
     "check_each",
@@ -51,6 +53,7 @@ __all__ = [
     "is_number",
     "require",
     "shown",
+    "takes_arguments",
     "together",
 ]
 
@@ -225,6 +228,37 @@ def check_instance(
         return None
     types = types if isinstance(types, tuple) else (types,)
     return _problem(name, expected or "a " + " or a ".join(one.__name__ for one in types), value, also, remedy)
+
+
+def takes_arguments(function: Callable[..., Any], count: int) -> bool:
+    """Whether a function can be called with so many arguments by position; one of C may not say it, and is tried."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:  # it has no signature
+        return True
+    return True
+
+
+def called(name: str, expected: str, function: Callable[..., Any], *given: object) -> Any:
+    """What a function that is an argument returns.
+
+    Args:
+        name: Of the argument.
+        expected: What it must be.
+        function: The function.
+        given: Its own arguments.
+
+    Raises:
+        ConfigurationError: the call is refused, as by a function of C; an error within the function stays what it is.
+    """
+    try:
+        return function(*given)
+    except Exception as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+            raise
+        raise ConfigurationError(_problem(name, expected, function, (), str(error))) from error
 
 
 def check_each(

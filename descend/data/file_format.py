@@ -7,6 +7,7 @@ one of its own with `register`.
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import pkgutil
 import sys
@@ -38,9 +39,9 @@ __all__ = [
     "file_formats",
     "library",
     "option_names",
+    "parsed_options",
     "register",
 ]
-
 
 _LONGEST_SIDE = 65_536  # of an image
 _COMMON = ("role", "target", "label", "classes", "format", "skip_bad", "cache", "cache_bytes", "kinds_beside")
@@ -349,3 +350,44 @@ def _wrong_values(options: ReadOptions) -> list[str]:
     if isinstance(value["columns"], str):
         found.append(f"columns must be a list of names or a mapping, got {shown(value['columns'])}")
     return found
+
+
+# ---- options of `read` as words of a command line: label=kind, length=128, columns=a,b, header=false
+
+_LISTS = ("fields", "columns", "classes", "key", "target", "missing", "text")
+_TEXTS = ("separator", "tokenizer", "label", "format", "role", "quote", "escape", "comment", "encoding", "colors")
+_ESCAPES = {"\\t": "\t", "\\n": "\n"}
+
+
+def parsed_options(words: Iterable[str]) -> dict[str, Any]:
+    """The options that some words say: lists are separated by commas, or any value is JSON.
+
+    Raises:
+        ConfigurationError: a word is not NAME=VALUE, an option does not exist, or one comes twice.
+    """
+    known = ["fields", "role", "target", *option_names()]
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equal, text = word.partition("=")
+        if not equal or not (text or name == "quote"):
+            raise ConfigurationError(f"an option of the data must be NAME=VALUE, got {shown(word)}")
+        if name not in known:
+            raise ConfigurationError(
+                f"the data have no option {shown(name)}{nearest(name, known)}; the options are {', '.join(known)}"
+            )
+        if name in found:
+            raise ConfigurationError(f"the option '{name}' of the data is given twice")
+        found[name] = _value(name, text)
+    return found
+
+
+def _value(name: str, text: str) -> Any:
+    if name in _TEXTS:
+        for written, meant in _ESCAPES.items():
+            text = text.replace(written, meant)
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text.split(",") if name in _LISTS else text
+    return [text] if name in ("missing", "text") and not isinstance(value, list) else value

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.data.paths import role_of
+from descend.data.tables.table_files import TableFiles, in_chunks
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -31,11 +32,10 @@ if TYPE_CHECKING:
 
     from descend.data.file_format import ReadOptions
     from descend.data.images.pictures import ImageKind
-    from descend.data.tables.arrow_source import ArrowSource, Chunk
+    from descend.data.tables.arrow_source import ArrowSource
+    from descend.data.tables.table_files import Chunk
 
 __all__ = ["hugging_face_source", "is_hugging_face", "kinds_of_splits", "split_of_role"]
-
-_ROWS_AT_ONCE = 4096
 
 
 def is_hugging_face(data: Any) -> bool:
@@ -77,20 +77,18 @@ def kinds_of_splits(splits: Mapping[str, Any]) -> tuple[tuple[str, ImageKind], .
     return tuple(found.items())
 
 
-class _Rows:
+class _Rows(TableFiles):
     """The table of a data set; see `TableFiles`."""
 
     def __init__(self, data: Any) -> None:
         how = getattr(data, "format", None)
         columns = cast("Mapping[str, Any]", how).get("columns") if isinstance(how, Mapping) else None
-        from descend.data.tables.arrow_source import Chunk
 
         self._data = data.with_format("arrow", columns=columns) if columns else data.with_format("arrow")
         self.images = [name for name, kind in data.features.items() if type(kind).__name__ == "Image"]
         self.schema: Any = self._plain(self._data[0:0]).schema.remove_metadata()
         name, count = Path(f"{type(data).__name__} of {', '.join(data.column_names)}"[:80]), len(data)
-        starts = range(0, count, _ROWS_AT_ONCE)
-        self.chunks = [Chunk(name, i, first, min(_ROWS_AT_ONCE, count - first)) for i, first in enumerate(starts)]
+        self.chunks = in_chunks(name, count)
 
     def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
         """Some columns of some rows."""
@@ -99,10 +97,6 @@ class _Rows:
     def take(self, samples: NDArray[np.int64], columns: Sequence[str]) -> Any:
         """Some columns of the rows with these numbers."""
         return self._plain(self._data[samples.tolist()]).select(list(columns))
-
-    def without_nulls(self, column: str) -> bool:
-        """Not known."""
-        return False
 
     def _plain(self, table: Any) -> Any:
         """A table without types of the library."""

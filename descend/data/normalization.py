@@ -22,9 +22,8 @@ import numpy as np
 from descend.arguments import shown
 from descend.arguments.strict_keywords import strict_keywords
 from descend.data.files import FileReader, read
-from descend.data.reader_protocol import Field
+from descend.data.reader_protocol import Field, WrappedSource
 from descend.data.splits import is_split
-from descend.data.wrapped_source import WrappedSource
 from descend.errors import ConfigurationError, DataError, StorageError, nearest
 
 if TYPE_CHECKING:

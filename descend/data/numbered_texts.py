@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from descend.data.reader_protocol import Field
+from descend.data.reader_protocol import Field, WrappedSource
 from descend.data.tables.cells import CellCounts, count_texts
-from descend.data.wrapped_source import WrappedSource
 from descend.errors import DataError
 
 if TYPE_CHECKING:

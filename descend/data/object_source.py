@@ -1,4 +1,4 @@
-"""Samples of objects: data sets of torch, readers, tensors and arrays, data sets of Hugging Face.
+"""Samples of objects: data sets of torch, readers, tensors, arrays, data frames, data sets of Hugging Face.
 
 an open reader                          its fields
 tensors or arrays, (x, y) or {"x": x}   indexed by whole batches; positions in a tuple are the fields "0", "1", ...
@@ -9,7 +9,7 @@ a StreamingDataset of `streaming`       the same, with the samples of all ranks
 a DataLoader                            its data set with its collate function; its sampler and sizes are of no meaning
 an IterableDataset, a DataLoader of it  gone through once and held in memory, up to `MAX_GATHERED_BYTES`
 a Dataset or DatasetDict of `datasets`  see `descend.data.hugging_face`
-a data frame, a table of pyarrow        see `descend.data.tables.frames`
+a data frame, a table of pyarrow        see `descend.data.object_source`
 
 Fields have the names that they have in `fit`. No name of a library is looked at: an object is what its
 methods are.
@@ -19,23 +19,27 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from descend.data.file_format import check_used
+from descend.arguments import shown
+from descend.data.file_format import IMAGE_OPTIONS, check_used, library
 from descend.data.hugging_face import hugging_face_source, is_hugging_face, kinds_of_splits, split_of_role
 from descend.data.loading.map_dataset import SamplePipeline, SampleReader
 from descend.data.nested_fields import as_rows
 from descend.data.plain_arrays import columns_of
 from descend.data.reader_protocol import Field
 from descend.data.readers import ArrayReader
-from descend.data.tables.frames import table_source
+from descend.data.tables.arrow_columns import bounds_of, flattened
+from descend.data.tables.arrow_source import ROW_NUMBERS, ArrowSource
+from descend.data.tables.table_files import TableFiles, in_chunks
 from descend.data.tensor_reader import is_table, tensor_reader
 from descend.errors import DataError, DescendError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from descend.data.file_format import FileSource, ReadOptions
     from descend.data.loading.batches import Samples
     from descend.data.reader_protocol import Array
+    from descend.data.tables.table_files import Chunk
 
 __all__ = ["MAX_GATHERED_BYTES", "ReaderSource", "WholeDataset", "has_numbers", "object_source"]
 
@@ -249,3 +254,69 @@ class ReaderSource:
         """Where a sample comes from."""
         place = getattr(getattr(self._reader, "source", None), "place", None)
         return place(sample) if place else f"{type(self.original).__name__}[{sample}]"
+
+
+# ---- tables in memory: data frames of pandas and polars, tables of pyarrow
+#
+# A table is known by its columns and by Arrow's stream interface (`__arrow_c_stream__`), so no library of frames is
+# imported. The row numbers that pandas keeps beside the columns of a frame are left out.
+#
+# Source: https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html
+
+_USES = frozenset({"columns", "length", "text"}) | IMAGE_OPTIONS
+
+
+class _TableRows(TableFiles):
+    """The rows of a table; see `TableFiles`."""
+
+    def __init__(self, data: Any) -> None:
+        title = type(data).__name__
+        pa = library("pyarrow", f"a {title}")
+        try:
+            table = pa.table(data)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise DataError(f"the {title} has no form as an Arrow table: {error}") from error
+        try:
+            table.validate(full=True)  # one that was read from a damaged file would lead out of its memory
+        except pa.ArrowException as error:
+            raise DataError(f"the {title} is damaged: {error}") from error
+        kept = [name for name in table.column_names if not ROW_NUMBERS.fullmatch(name)]
+        if len(set(kept)) < len(kept):
+            twice = next(name for name in kept if kept.count(name) > 1)
+            raise DataError(f"the {title} has two columns {shown(twice)}; give them different names")
+        self._table = flattened(table.select(kept))
+        self.schema: Any = self._table.schema.remove_metadata()
+        name, count = Path(f"{title} of {', '.join(kept)}"[:80]), len(table)
+        self.chunks = in_chunks(name, count)
+
+    def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
+        """Some columns of some rows."""
+        return self._table.slice(chunk.first, chunk.rows).select(list(columns))
+
+    def take(self, samples: NDArray[np.int64], columns: Sequence[str]) -> Any:
+        """Some columns of the rows with these numbers."""
+        return self._table.select(list(columns)).take(samples)
+
+    def bounds(self, column: str) -> tuple[int | None, int | None]:
+        """The least and the largest integer of a column."""
+        return bounds_of(self._table.column(column))
+
+    def without_nulls(self, column: str) -> bool:
+        """Whether no row lacks a value of the column."""
+        return self._table.column(column).null_count == 0
+
+
+def table_source(data: Any, options: ReadOptions) -> ArrowSource:
+    """The samples of a table, a row each.
+
+    Raises:
+        ConfigurationError: an option is set that has no meaning for it.
+        MissingExtra: pyarrow is not installed.
+        DataError: there are no rows, or no column can be read.
+    """
+    title = type(data).__name__
+    check_used(f"a {title}", _USES, options)
+    rows = _TableRows(data)
+    if not rows.chunks:
+        raise DataError(f"the {title} has 0 samples, and at least 1 is needed")
+    return ArrowSource(rows, options)

@@ -33,10 +33,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from descend.arguments import shown
-from descend.data.concatenated import Pieces
 from descend.data.file_format import library
 from descend.data.paths import check_mapped
-from descend.data.reader_protocol import Field
+from descend.data.reader_protocol import Field, Pieces
 from descend.data.tables.arrow_source import ArrowSource
 from descend.errors import ConfigurationError, DataError, nearest
 
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
     from descend.data.file_format import FileSource, ReadOptions
     from descend.data.reader_protocol import Array
-    from descend.data.tables.arrow_source import TableFiles
+    from descend.data.tables.table_files import TableFiles
 
 __all__ = [
     "IGNORED",

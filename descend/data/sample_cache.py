@@ -14,10 +14,12 @@ full disk is an error that is handled (nothing more is stored) and not a signal.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
+import tempfile
 import zlib
 from dataclasses import fields
 from pathlib import Path
@@ -25,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from descend.data.cache_folder import cache_folder, make_private
-from descend.data.wrapped_source import WrappedSource
+from descend.data.reader_protocol import WrappedSource
 from descend.errors import ConfigurationError, warn
+from descend.files.private_folder import PrivateFolder, cache_root
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from descend.data.file_format import FileSource, ReadOptions
     from descend.data.reader_protocol import Array
 
-__all__ = ["CachedSource", "cached"]
+__all__ = ["CachedSource", "cache_folder", "cached", "is_private", "make_private"]
 
 _FORM = 3  # of the files and of what is in them; another one has other keys
 _OURS = re.compile(r"([0-9a-f]{32})\.(samples|index)")
@@ -198,3 +200,48 @@ def _checksums(records: Array) -> NDArray[np.uint32]:
     """A number for each record that is never 0."""
     content, size = memoryview(np.ascontiguousarray(records).view(np.uint8).data), records.dtype.itemsize
     return np.array([zlib.crc32(content[at : at + size]) or 1 for at in range(0, len(content), size)], np.uint32)
+
+
+# ---- finds the folder of a cache, into which other users cannot have put content that would be believed
+
+
+def cache_folder(name: str) -> Path:
+    """The folder NAME in that of this user's caches, whether it exists or not.
+
+    Without a home, as in some containers, it is in the folder for temporary files, under the number of the user.
+    """
+    try:
+        return cache_root() / name
+    except OSError:
+        return Path(tempfile.gettempdir()) / f"descend-cache-{_user()}" / "descend" / name
+
+
+def _user() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0
+
+
+def is_private(folder: Path) -> bool:
+    """Whether a folder exists and is of this user, and no other one may write into it, or exchange it.
+
+    What this process then reads by its path is what it has written there.
+    """
+    try:
+        PrivateFolder(folder, make=False).close()
+    except OSError:
+        return False
+    return True
+
+
+def make_private(folder: Path) -> bool:
+    """Make a folder, and those above it that are missing, for this user alone; whether it is private then.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    try:
+        PrivateFolder(folder).close()
+    except PermissionError as error:
+        if error.errno != errno.EPERM:  # that it is of others is said by this one, and by no system call here
+            raise
+        return False
+    return True

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from descend.arguments import check_bool, check_integer, require, shown
+from descend.arguments import called, check_bool, check_integer, require, shown, takes_arguments
 from descend.arguments.strict_keywords import StrictKeywords
-from descend.data.counter_rng import Draws, key_of
-from descend.data.order import order, permute
+from descend.data.counter_rng import Draws, key_of, order, permute
 from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -27,6 +26,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["ClassBalancedSampler", "Sampler", "WeightedSampler", "as_sampler", "checked_ids"]
+
+
+_FUNCTION = (
+    "a descend.data.Sampler, such as descend.WeightedSampler(weights), or a function (seed, epoch, positions) that "
+    "returns numbers of samples"
+)
 
 
 class Sampler(metaclass=StrictKeywords):
@@ -55,7 +60,7 @@ class Sampler(metaclass=StrictKeywords):
         Returns:
             (n,) integers in [0, num_samples).
         """
-        raise NotImplementedError
+        raise ConfigurationError(f"sampler must override Sampler.ids, got {shown(self)}: define ids in its class")
 
 
 class WeightedSampler(Sampler):
@@ -187,7 +192,7 @@ class _FunctionSampler(Sampler):
 
     def ids(self, seed: int, epoch: int, positions: NDArray[np.int64], num_samples: int) -> NDArray[np.int64]:
         """See `Sampler.ids`."""
-        return self._function(seed, epoch, positions)
+        return called("sampler", _FUNCTION, self._function, seed, epoch, positions)
 
     def __repr__(self) -> str:
         return f"sampler {getattr(self._function, '__qualname__', type(self._function).__qualname__)}"
@@ -199,14 +204,13 @@ def as_sampler(given: Any) -> Sampler | None:
     Raises:
         ConfigurationError: it is something else, such as a sampler of torch, which says nothing of (seed, epoch).
     """
+    from torch.nn import Module
+
     if given is None or isinstance(given, Sampler):
         return given
-    if callable(given) and not isinstance(given, type):
+    if callable(given) and not isinstance(given, (type, Module)) and takes_arguments(given, 3):
         return _FunctionSampler(given)
-    raise ConfigurationError(
-        "sampler must be a descend.data.Sampler, such as descend.WeightedSampler(weights), or a function "
-        f"(seed, epoch, positions) that returns numbers of samples, got {shown(given)}"
-    )
+    raise ConfigurationError(f"sampler must be {_FUNCTION}, got {shown(given)}")
 
 
 def checked_ids(sampler: Sampler, ids: Any, positions: NDArray[np.int64], num_samples: int) -> NDArray[np.int64]:

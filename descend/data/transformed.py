@@ -15,9 +15,8 @@ import numpy as np
 from descend.data.counter_rng import Draws, key_of
 from descend.data.files import FileReader, read
 from descend.data.loading.read_threads import in_threads
-from descend.data.reader_protocol import Field
+from descend.data.reader_protocol import Field, WrappedSource
 from descend.data.transforms import RESCALES, MixingTransform, Transform
-from descend.data.wrapped_source import WrappedSource
 from descend.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:

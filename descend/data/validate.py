@@ -1,22 +1,26 @@
-"""Checks a description of readers without opening a file."""
+"""Checks a description of readers, all of which it knows, without opening a file."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from descend.arguments import check_bool, check_integer, check_number, check_string, collect
 from descend.arguments.leniency import Deviation, refused
 from descend.data.description import ROLES, DataReader, Reader
-from descend.data.known_readers import known_readers
+from descend.data.formats import FORMATS
 from descend.data.transforms import RESCALES, Transform
 from descend.errors import ConfigurationError, nearest
+from descend.lazy import registered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-__all__ = ["check"]
+    from descend.data.reader_protocol import Format
+
+__all__ = ["check", "known_readers"]
 
 COMMON = frozenset(
     {
@@ -155,3 +159,12 @@ def _transform(transform: Any, rescaled: str) -> Iterator[str]:
 
 def _options(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
+
+
+# ---- all readers that a description can name
+
+
+@cache
+def known_readers() -> tuple[Mapping[str, Format], Mapping[str, str]]:
+    """The readers by name, with LBANN's where its annex is; and why readers of LBANN's are not available, by name."""
+    return {**FORMATS, **(registered("lbann_readers") or {})}, registered("refused_lbann_readers") or {}

@@ -9,6 +9,7 @@ import pytest
 
 from descend.arguments import (
     SHOWN,
+    called,
     check_bool,
     check_choice,
     check_each,
@@ -22,6 +23,7 @@ from descend.arguments import (
     is_number,
     require,
     shown,
+    takes_arguments,
 )
 from descend.errors import ConfigurationError, DataError
 
@@ -159,3 +161,28 @@ def test_no_error_grows_with_what_was_given():
     assert shown(np.zeros((2, 2))) == "array([[0., 0.], [0., 0.]])"
     assert shown("a\x1b\n") == repr("a\x1b\n")
     assert shown(Broken()) == "a Broken"
+
+
+def test_a_call_that_a_function_refuses_names_the_argument_and_an_error_within_stays():
+    def broken(value):
+        raise ValueError("of the function")
+
+    assert called("rule", "a function of one number", abs, -2) == 2
+    with pytest.raises(ConfigurationError, match=r"^rule must be a function of one number, got <built-in .*>: bad op"):
+        called("rule", "a function of one number", abs, "x")
+    with pytest.raises(ValueError, match="of the function"):
+        called("rule", "a function of one number", broken, 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "counts"),
+    [
+        (lambda: 0, {0}),
+        (lambda x, y=1: 0, {1, 2}),
+        (lambda *x: 0, {0, 1, 2}),
+        (lambda *, x: 0, set()),
+        (max, {0, 1, 2}),
+    ],
+)
+def test_how_many_arguments_a_function_takes(function, counts):
+    assert {count for count in range(3) if takes_arguments(function, count)} == counts

@@ -25,8 +25,8 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from descend.data import DataReader, Loading, Reader, file_format, open_data, open_readers, read
-from descend.data.known_readers import known_readers
 from descend.data.transforms import HorizontalFlip, RandomResizedCrop, Scale
+from descend.data.validate import known_readers
 from descend.errors import DataError
 
 N = 21

@@ -3,7 +3,15 @@
 import pytest
 
 from descend.data import file_format
-from descend.data.file_format import FileFormat, ReadOptions, file_formats, library, options_of, register
+from descend.data.file_format import (
+    FileFormat,
+    ReadOptions,
+    file_formats,
+    library,
+    options_of,
+    parsed_options,
+    register,
+)
 from descend.errors import ConfigurationError, MissingExtra
 
 
@@ -108,3 +116,37 @@ def test_a_missing_library_is_named(monkeypatch):
         library("h5py", "a.h5")
     with pytest.raises(MissingExtra, match="a figure needs the library h5py: pip install h5py"):
         library("h5py.inner", "a figure")
+
+
+# ---- options of `read` from words
+
+
+def test_words_are_values():
+    words = [
+        "label=kind",
+        "length=128",
+        "columns=a,b",
+        "header=false",
+        r"separator=\t",
+        "image_size=[4, 5]",
+        "role=test",
+    ]
+    assert parsed_options([*words, 'fields={"x": "a"}']) == {
+        "label": "kind",
+        "length": 128,
+        "columns": ["a", "b"],
+        "header": False,
+        "separator": "\t",
+        "image_size": [4, 5],
+        "role": "test",
+        "fields": {"x": "a"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [(["label"], "NAME=VALUE"), (["lable=a"], "did you mean 'label'"), (["length=1", "length=2"], "given twice")],
+)
+def test_what_is_wrong_is_said(words, part):
+    with pytest.raises(ConfigurationError, match=part):
+        parsed_options(words)

@@ -4,8 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+from data.torch_sets import Augmented
 
-from descend.data.reader_protocol import Field, Format, one_hot
+from descend.data import read
+from descend.data.reader_protocol import Field, Format, WrappedSource, one_hot
 
 
 def test_one_hot():
@@ -31,3 +33,27 @@ def test_fields_and_formats_are_values():
     assert Field((2,), np.dtype("f4")) != Field((2,), np.dtype("f8"))
     with pytest.raises(dataclasses.FrozenInstanceError):
         Format(open=lambda reader, seed: None, uses=frozenset()).uses = frozenset({"a"})
+
+
+# ---- what a wrapped source passes on
+
+
+def test_what_is_known_of_the_source_is_passed_on(tmp_path):
+    (tmp_path / "a.txt").write_text("Once upon a time.\n")
+    source = read(tmp_path / "a.txt", length=4).source
+    wrapped = WrappedSource(source)
+    assert (wrapped.fields, wrapped.vocabulary, len(wrapped)) == (source.fields, 257, len(source))
+    assert wrapped.shown(wrapped.read(np.array([1]))["input"][0]) == " upo"
+    assert wrapped.place(0) == source.place(0)
+    assert wrapped.column("input") is None
+    assert wrapped.at_epoch(3) is wrapped
+
+
+def test_random_samples_are_those_of_the_epoch_and_the_run():
+    source = read(Augmented()).source
+    wrapped, ids = WrappedSource(source), np.arange(4)
+    for ours, theirs in ((wrapped, source), (wrapped.at_epoch(2), source.at_epoch(2))):
+        np.testing.assert_array_equal(ours.read(ids)["0"], theirs.read(ids)["0"])
+    ours, theirs = wrapped.in_run(7, "test").at_epoch(1), source.in_run(7, "test").at_epoch(1)
+    np.testing.assert_array_equal(ours.read(ids)["0"], theirs.read(ids)["0"])
+    assert not np.array_equal(ours.read(ids)["0"], wrapped.at_epoch(1).read(ids)["0"])

@@ -3,6 +3,7 @@ import functools
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import descend
@@ -160,7 +161,19 @@ def test_a_loader_with_torchs_weighted_sampler_is_drawn_by_weight():
         (lambda: WeightedSampler([1.0, 0.0], replacement=False), "at most the 1 samples whose weight is not 0"),
         (lambda: ClassBalancedSampler([0.5, 1.0]), "labels must be integers or text"),
         (lambda: ClassBalancedSampler([0, 1], size=0), "size must be an integer >= 1"),
-        (lambda: as_sampler(WeightedRandomSampler([1.0], 1)), "sampler must be a descend.data.Sampler"),
+        *(
+            (lambda given=given: as_sampler(given), "sampler must be a descend.data.Sampler.*, got ")
+            for given in (
+                WeightedRandomSampler([1.0], 1),
+                len,
+                lambda: 1,
+                nn.Linear(2, 2),
+                Sampler,
+                np.random.permutation,
+            )
+        ),
+        (lambda: fit(functools.partial(int), Ids()), r"must be a .*got functools.*: int\(\) takes at most 2 arguments"),
+        (lambda: fit(Sampler(), Ids()), "sampler must override Sampler.ids, got <"),
         (lambda: fit(WeightedSampler([1.0, 2.0]), Ids()), "there are 2 weights, and the data set has 30 samples"),
         (
             lambda: fit(

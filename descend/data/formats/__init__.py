@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 
-from descend.data.formats.images import DIGITS, MNIST
+from descend.data.formats.images import DIGITS, MNIST, SYNTHETIC
 from descend.data.formats.python_dataset import PYTHON_DATASET
 from descend.data.formats.python_module import PYTHON
-from descend.data.formats.synthetic import SYNTHETIC
 from descend.data.reader_protocol import Format
 
 __all__ = ["FORMATS"]

@@ -1,4 +1,4 @@
-"""The meaning that netCDF's conventions give numbers of HDF5 data sets: which are missing, what others stand for.
+"""The numbers of HDF5 data sets: rows in any order, and the meaning that netCDF's conventions give them.
 
 _Unsigned                     "true": signed integers are unsigned ones of as many bits; "false": the other way round
 _FillValue, missing_value     stored numbers that are missing; `missing_value` may be several
@@ -17,6 +17,7 @@ https://docs.unidata.ucar.edu/nug/current/attribute_conventions.html
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,17 +25,30 @@ import numpy as np
 
 from descend.arguments import shown
 from descend.data.file_format import library
+from descend.data.paths import check_mapped
 from descend.data.plain_arrays import native
 from descend.data.reader_protocol import Field
+from descend.data.tables.spilled_columns import SpilledColumns
 from descend.errors import DataError, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Hashable, Iterable, Mapping
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from descend.data.reader_protocol import Array
 
-__all__ = ["Meanings", "StoredNumbers", "check_without_meaning", "is_bare_dimension", "is_netcdf4", "stored_numbers"]
+__all__ = [
+    "Meanings",
+    "StoredNumbers",
+    "StoredRows",
+    "check_without_meaning",
+    "is_bare_dimension",
+    "is_netcdf4",
+    "stored_numbers",
+]
+
 
 # https://docs.unidata.ucar.edu/netcdf-c/current/netcdf_8h.html, NC_FILL_SHORT and so on
 _DEFAULTS: Mapping[str, int | float] = {
@@ -342,3 +356,75 @@ class _Attributes:
         else:
             low, high = ((self.numbers(key) or [None])[0] for key in ("valid_min", "valid_max"))
         return (None if low != low else low), (None if high != high else high)
+
+
+# ---- rows of HDF5 data sets in any order, without decoding a chunk for each of them
+#
+# contiguous    mapped into memory: the numbers are in the file as they are
+# in chunks     whole chunks are decoded and kept, at most `HELD_BYTES` in memory and the others in the folder for
+#               temporary files, so that in random order a chunk is decoded once
+#
+# A chunk that is decoded for one of its rows costs as much as all of them, and in random order nearly every batch has a
+# row of nearly every chunk.
+
+HELD_BYTES = 2**30
+
+
+class StoredRows:
+    """Reads rows of the data sets of one source; a copy in another process begins empty."""
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[Hashable, Array] = OrderedDict()
+        self._held = 0
+        self._spilled = SpilledColumns()
+        self._mapped: dict[Hashable, np.memmap[Any, Any]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StoredRows, ()
+
+    def read(self, path: Path, stored: Any, rows: NDArray[np.int64]) -> Array:
+        """Rows of a data set of numbers.
+
+        Args:
+            path: Of its file.
+            stored: The data set, open.
+            rows: (n,) in increasing order, none twice.
+        """
+        if 0 in stored.shape:  # of which the library selects no rows
+            return np.empty((len(rows), *stored.shape[1:]), stored.dtype)
+        if stored.chunks is None:
+            return self._contiguous(path, stored, rows)
+        size = stored.chunks[0]
+        found = np.empty((len(rows), *stored.shape[1:]), stored.dtype)
+        blocks = rows // size
+        for at in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(blocks)) + 1):
+            if len(at):
+                number = int(blocks[at[0]])
+                found[at] = self._block((path, stored.name, number), stored, number * size)[rows[at] - number * size]
+        return found
+
+    def _contiguous(self, path: Path, stored: Any, rows: NDArray[np.int64]) -> Array:
+        key = (path, stored.name)
+        if key not in self._mapped:
+            offset = stored.id.get_offset()
+            if offset is None:  # nothing was written, so there is only the fill value
+                return np.asarray(stored[rows])
+            self._mapped[key] = np.memmap(path, stored.dtype, "r", offset, stored.shape)
+        mapped = self._mapped[key]
+        check_mapped(path, mapped.offset + mapped.nbytes)
+        return mapped[rows]
+
+    def _block(self, key: Hashable, stored: Any, begin: int) -> Array:
+        if key in self._blocks:
+            self._blocks.move_to_end(key)
+            return self._blocks[key]
+        if key in self._spilled:
+            return self._spilled.get(key)
+        block = np.asarray(stored[begin : begin + stored.chunks[0]])
+        self._blocks[key] = block
+        self._held += block.nbytes
+        while self._held > HELD_BYTES and len(self._blocks) > 1:
+            oldest, values = self._blocks.popitem(last=False)
+            self._held -= values.nbytes
+            self._spilled.put(oldest, values)
+        return block

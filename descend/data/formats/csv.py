@@ -1,7 +1,7 @@
 """Tables of text: comma-separated values and their relatives, plain or compressed by gzip. A field for each column.
 
 separator   "," unless another of ; tab | is commoner in the first line; a tab for the ending .tsv; runs of blanks where
-            these make columns of numbers, see `descend.data.tables.layout`, or separator=" "
+            these make columns of numbers, see `descend.data.tables.header`, or separator=" "
 blanks      a space behind each separator, and one before it, is no part of a cell where the first line has them
 header      the first row has names where none of its cells is a number, or where the rows below it show that numbers
             are names, see `descend.data.tables.header`; without names columns are "0", "1", ...
@@ -41,21 +41,20 @@ from descend.data.paths import head
 from descend.data.tables.arrow_source import MAX_COLUMNS
 from descend.data.tables.bad_rows import repaired_csv
 from descend.data.tables.cells import MISSING, csv_rows, is_any_number, may_be_tiny
-from descend.data.tables.header import has_names
-from descend.data.tables.layout import (
+from descend.data.tables.header import (
     BEFORE_NAMES,
     BLANKS,
     SEPARATORS,
     are_padded,
     are_separated_by_blanks,
+    has_names,
     is_table,
     lacks_a_name,
     separator_by_commas,
 )
-from descend.data.tables.lines import TableCopy, excel_separator
+from descend.data.tables.lines import QuoteCheck, TableCopy, excel_separator
 from descend.data.tables.numbers import check_exact, inexact_columns, with_numbers, without_missing
-from descend.data.tables.partitions import with_partitions
-from descend.data.tables.quotes import QuoteCheck
+from descend.data.tables.table_files import with_partitions
 from descend.data.tables.text import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
 from descend.errors import ConfigurationError, DataError
 
@@ -148,10 +147,10 @@ def _lines(path: Path, encoding: str) -> Iterator[str]:
             yield line if number else line.lstrip("\ufeff")
 
 
-def _first_rows(path: Path, separator: str, encoding: str, quote: str, escape: str | None) -> list[list[str]]:
+def _first_rows(path: Path, own: ReadOptions) -> list[list[str]]:
     try:
-        lines = (part for line in _lines(path, encoding) for part in io.StringIO(line, newline=""))
-        return [row for row in csv_rows(lines, separator, quote, escape) if row]
+        lines = (part for line in _lines(path, own.encoding or "") for part in io.StringIO(line, newline=""))
+        return [row for row in csv_rows(lines, own.separator or "", own.quote or "", own.escape) if row]
     except csv.Error:  # a cell of more characters than the module takes
         return []
 
@@ -165,9 +164,7 @@ def _are_marked(path: Path, encoding: str, quote: str) -> bool:
     return not any(map(str.isalnum, first)) and any(map(str.isdigit, second))
 
 
-def _has_names(
-    path: Path, named: Path, options: ReadOptions, cells: Sequence[str], rows: Sequence[Sequence[str]]
-) -> bool:
+def _has_names(named: Path, options: ReadOptions, cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first row has names, as the caller says or the rows show.
 
     Raises:
@@ -223,12 +220,12 @@ class _Settings:
 
 
 def _settings(path: Path, options: ReadOptions) -> _Settings:
-    """How a file is read, whose header is known."""
-    encoding, quote = _encoding_of(path, options.encoding), _quote(options)
-    separator, cells = first_row(path, options.separator, encoding, quote, options.escape)
+    """How a file is read; see `_resolved`."""
+    cells, rows = _first_cells(path, options), _first_rows(path, options)
     if options.header and any("\ufffd" in cell for cell in cells):
-        raise DataError(f"{path}: names in the first row are not {encoding}; say its encoding=, such as 'latin-1'")
-    rows = _first_rows(path, separator, encoding, quote, options.escape)
+        raise DataError(
+            f"{path}: names in the first row are not {options.encoding}; say its encoding=, such as 'latin-1'"
+        )
     cells = list(rows[0]) if rows else cells  # the first row may have several lines
     if options.header and len(rows) > 1 and len(rows[1]) == len(cells) + 1 and not rows[1][-1].strip():
         cells.append("")  # rows that end with a separator, below names that do not
@@ -239,15 +236,15 @@ def _settings(path: Path, options: ReadOptions) -> _Settings:
         names, skipped = [cell if cell.strip() else f"\0{number}" for number, cell in enumerate(cells)], 1
     types = {name: library("pyarrow", "a table of text").string() for name in options.text or ()}
     return _Settings(
-        {"block_size": BLOCK_BYTES, "column_names": names, "skip_rows": skipped, "encoding": encoding},
+        {"block_size": BLOCK_BYTES, "column_names": names, "skip_rows": skipped, "encoding": options.encoding},
         {
-            "delimiter": separator,
+            "delimiter": options.separator,
             "newlines_in_values": True,
-            "quote_char": quote or False,
+            "quote_char": options.quote or False,
             "escape_char": options.escape or False,
         },
         {
-            "decimal_point": _decimal_point(rows, separator),
+            "decimal_point": _decimal_point(rows, options.separator or ""),
             "null_values": sorted(_missing(options)),
             "include_columns": [name for name in names or () if name[0] != "\0"] if skipped else None,
             "column_types": types,
@@ -425,7 +422,7 @@ class _PlainTables:
         encoding = _encoding_of(path, options.encoding)
         between = _between(path, encoding, quote, options)
         if excel is None and options.comment is None and between is None and escape is None:
-            return None, _with_header(path, options, path)
+            return None, _resolved(path, options, path)
         separator = "\t" if between == BLANKS else between or options.separator or excel
         cells = separator or first_row(path, None, encoding, quote, escape)[0]
         copy = TableCopy(path, encoding, options.comment, quote, escape, between, cells)
@@ -435,7 +432,7 @@ class _PlainTables:
         own = replace(options, encoding=None, separator=separator)
         if between is not None:
             own = replace(own, quote=quote or _QUOTE, escape=None)
-        return copy, _with_header(copy.path, own, path)
+        return copy, _resolved(copy.path, own, path)
 
     def notes(self) -> list[str]:
         """Sentences on what is suspicious in the files that were parsed."""
@@ -458,10 +455,9 @@ class _PlainTables:
             ) from error
 
     def _parsed(self, path: Path, plain: Path, own: ReadOptions) -> Iterable[Any]:
-        encoding, quote = _encoding_of(plain, own.encoding), _quote(own)
-        separator, cells = first_row(plain, own.separator, encoding, quote, own.escape)
-        quotes = QuoteCheck(path, quote, separator, own.escape, len(cells))
-        bytes_of = _FileBytes(encoding, quotes, self._absent)
+        columns = len(_first_cells(plain, own))
+        quotes = QuoteCheck(path, own.quote or "", own.separator or "", own.escape, columns)
+        bytes_of = _FileBytes(own.encoding or "", quotes, self._absent)
         yield from _parse(plain, own, bytes_of)
         self._absent = bytes_of.absent
         if quotes.note is not None:
@@ -472,10 +468,8 @@ class _PlainTables:
         copy, own = self._used[path]
         if copy is not None or self._options.skip_bad:
             return None
-        encoding, quote = _encoding_of(path, own.encoding), _quote(own)
-        separator, _ = first_row(path, own.separator, encoding, quote, own.escape)
-        with io.TextIOWrapper(opened(path), encoding=encoding, errors="replace", newline="") as file:
-            rows = csv_rows(file, separator, quote, own.escape)
+        with io.TextIOWrapper(opened(path), encoding=own.encoding, errors="replace", newline="") as file:
+            rows = csv_rows(file, own.separator or "", own.quote or "", own.escape)
             number, line = -1 if own.header else 0, 1
             try:
                 for cells in rows:
@@ -488,39 +482,36 @@ class _PlainTables:
 
     def repaired(self, path: Path, allowed: int) -> Repaired:
         """See `TextTables`."""
-        plain, options = self.of(path)
-        return _repaired(plain, allowed, options)
+        plain, own = self.of(path)
+        if own.encoding != "utf-8":
+            raise DataError(f"{plain} is in {own.encoding}, and bad rows are found in UTF-8 alone: save it as that")
+        return repaired_csv(plain, own, allowed, _missing(own))
 
 
-def _with_header(path: Path, options: ReadOptions, named: Path) -> ReadOptions:
-    """The options, with what is known of the header of a file, and what is between its cells."""
+def _resolved(path: Path, options: ReadOptions, named: Path) -> ReadOptions:
+    """The options with what a file says of its encoding, its quotes, what is between its cells, and its header."""
     encoding, quote = _encoding_of(path, options.encoding), _quote(options)
     separator, cells = first_row(path, options.separator, encoding, quote, options.escape)
-    own = replace(options, separator=separator)
-    rows = _first_rows(path, separator, encoding, quote, options.escape)
-    return replace(own, header=_has_names(path, named, own, rows[0] if rows else cells, rows))
+    own = replace(options, encoding=encoding, quote=quote, separator=separator)
+    rows = _first_rows(path, own)
+    return replace(own, header=_has_names(named, options, rows[0] if rows else cells, rows))
+
+
+def _first_cells(path: Path, own: ReadOptions) -> list[str]:
+    return first_row(path, own.separator, own.encoding or "", own.quote or "", own.escape)[1]
 
 
 def _without_names(path: Path, options: ReadOptions) -> dict[str, str]:
     """The columns that a header has no name for, and why they are no fields."""
     if not options.header:
         return {}
-    _, cells = first_row(path, options.separator, _encoding_of(path, options.encoding), _quote(options), options.escape)
     reason = "it has no name in the first row"
     of_first = f"{reason}, as the row numbers that pandas writes"
     return {
         f"column {number}": of_first if number == 1 else reason
-        for number, cell in enumerate(cells, start=1)
+        for number, cell in enumerate(_first_cells(path, options), start=1)
         if not cell.strip()
     }
-
-
-def _repaired(path: Path, allowed: int, options: ReadOptions) -> Repaired:
-    if (encoding := _encoding_of(path, options.encoding)) != "utf-8":
-        raise DataError(f"{path} is in {encoding}, and bad rows are found in UTF-8 alone: save it as that")
-    separator, missing = options.separator or ",", _missing(options)
-    texts = options.text or ()
-    return repaired_csv(path, separator, bool(options.header), allowed, _quote(options), options.escape, missing, texts)
 
 
 _USES = frozenset(

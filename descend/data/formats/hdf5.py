@@ -25,15 +25,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.arguments import shown
-from descend.data.concatenated import Pieces
 from descend.data.expansion import check_expansion
 from descend.data.file_format import FileFormat, library
-from descend.data.formats.cf_attributes import Meanings, check_without_meaning, is_bare_dimension, is_netcdf4
-from descend.data.formats.hdf5_blocks import StoredRows
+from descend.data.formats.cf_attributes import (
+    Meanings,
+    StoredRows,
+    check_without_meaning,
+    is_bare_dimension,
+    is_netcdf4,
+)
 from descend.data.nested_fields import part_of, parts_of
 from descend.data.paths import arrays_of_role, role_of
 from descend.data.plain_arrays import native
-from descend.data.reader_protocol import Field
+from descend.data.reader_protocol import Field, Pieces
 from descend.data.tables.arrow_columns import LENGTH
 from descend.errors import ConfigurationError, DataError, nearest
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from descend.data.concatenated import Pieces
 from descend.data.file_format import FileFormat
 from descend.data.formats.idx import TYPES, open_idx
 from descend.data.paths import check_mapped
 from descend.data.plain_arrays import native
-from descend.data.reader_protocol import Field
+from descend.data.reader_protocol import Field, Pieces
 from descend.errors import DataError
 
 if TYPE_CHECKING:

@@ -105,6 +105,7 @@ class ImageFiles:
 
 def _open_images(paths: Sequence[Path], options: ReadOptions) -> ImageFiles:
     """Images whose classes are the folders in which they lie, below the one that has all."""
+    _check_label(options)
     root = Path(os.path.commonpath([path.parent for path in paths]))
     names = [path.relative_to(root).parts[0] if path.parent != root else "" for path in paths]
     if not any(names) and _classes_beside(root.parent, [root.name]) is not None:  # all are of one class of a role
@@ -151,6 +152,7 @@ def _numbered(names: Sequence[str], given: Sequence[str] | None, place: str) -> 
 
 def _open_list(paths: Sequence[Path], options: ReadOptions) -> ImageFiles:
     """Images named in text files."""
+    _check_label(options)
     files: list[Path] = []
     labels: list[str] = []
     for path in paths:
@@ -208,19 +210,9 @@ def _check_label(options: ReadOptions) -> None:
         raise ConfigurationError(f"read: the label of images is the field 'label', got label='{options.label}'")
 
 
-def _checked_images(paths: Sequence[Path], options: ReadOptions) -> ImageFiles:
-    _check_label(options)
-    return _open_images(paths, options)
-
-
-def _checked_list(paths: Sequence[Path], options: ReadOptions) -> ImageFiles:
-    _check_label(options)
-    return _open_list(paths, options)
-
-
 FILE_FORMATS = (
     FileFormat(
-        "images", ENDINGS, _checked_images, IMAGE_OPTIONS, recognizes=is_image, by_place=True, folders_name_classes=True
+        "images", ENDINGS, _open_images, IMAGE_OPTIONS, recognizes=is_image, by_place=True, folders_name_classes=True
     ),
-    FileFormat("image list", (), _checked_list, IMAGE_OPTIONS, recognizes=_is_list),
+    FileFormat("image list", (), _open_list, IMAGE_OPTIONS, recognizes=_is_list),
 )

@@ -23,7 +23,7 @@ from descend.data.packed_text import samples_of_tables
 from descend.data.tables.bad_rows import repaired_jsonl
 from descend.data.tables.cells import in_range, may_be_tiny
 from descend.data.tables.numbers import EXACT, is_exact
-from descend.data.tables.partitions import with_partitions
+from descend.data.tables.table_files import with_partitions
 from descend.data.tables.text import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
 from descend.errors import DataError
 

@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import numpy as np
 
 from descend.arguments import shown
-from descend.data.concatenated import Pieces
 from descend.data.expansion import check_expansion
 from descend.data.file_format import FileFormat
 from descend.data.nested_fields import part_of, parts_of
 from descend.data.paths import arrays_of_role, check_mapped
 from descend.data.plain_arrays import native
-from descend.data.reader_protocol import Field
+from descend.data.reader_protocol import Field, Pieces
 from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:

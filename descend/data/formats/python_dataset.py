@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from descend.data.formats.python_module import RowFiller, require_code, shape_of
-from descend.data.formats.python_processes import SampleTaker
+from descend.data.formats.python_module import RowFiller, SampleTaker, require_code, shape_of
 from descend.data.reader_protocol import Field, Format
 from descend.errors import ConfigurationError, DataError
 

@@ -40,7 +40,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from descend.arguments import shown
-from descend.data.concatenated import Pieces
 from descend.data.expansion import DAMAGES, UNPACKED_BY, compression_of, opened
 from descend.data.file_format import IMAGE_OPTIONS, FileFormat
 from descend.data.formats.image_files import ENDINGS as IMAGE_ENDINGS
@@ -49,7 +48,7 @@ from descend.data.images.survey import form_of_images
 from descend.data.loading.read_threads import in_threads
 from descend.data.paths import skipped_line
 from descend.data.plain_arrays import native
-from descend.data.reader_protocol import Field
+from descend.data.reader_protocol import Field, Pieces
 from descend.data.tables.arrow_columns import LENGTH
 from descend.data.tables.cells import in_range
 from descend.errors import ConfigurationError, DataError, nearest

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from descend.arguments import shown
-from descend.data.cache_folder import cache_folder, is_private, make_private
 from descend.data.formats.tar_members import Member, members_of, name_before, targets_of
+from descend.data.sample_cache import cache_folder, is_private, make_private
 from descend.errors import DataError
 
 if TYPE_CHECKING:

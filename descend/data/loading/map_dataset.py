@@ -7,16 +7,17 @@ than reading many a sample, so it is done only after a data set was observed to 
 
 from __future__ import annotations
 
+import ctypes
+import random
 import threading
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
 from descend.data.counter_rng import key_of, mix
-from descend.data.loading import global_random
 from descend.data.nested_fields import as_rows, fields_of, form_of
 from descend.data.plain_arrays import plain_sample
 from descend.errors import DataError, DescendError, warn
@@ -127,7 +128,7 @@ class SamplePipeline:
 
     def kept(self) -> AbstractContextManager[None]:
         """Restores the global random generators on exit."""
-        return global_random.kept()
+        return kept()
 
     def read(self, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]) -> IndexedRows:
         """Read samples; changes the state of the global generators.
@@ -145,14 +146,14 @@ class SamplePipeline:
             return IndexedRows({name: tensor[:0] for name, tensor in whole.fields.items()}, ids, [])
         if self.draws:
             return self._read(ids, epoch, begin)
-        before = global_random.snapshot()
+        before = snapshot()
         try:
             rows = self._read(ids, epoch, begin)
         except DataError:
-            if before == global_random.snapshot():
+            if before == snapshot():
                 raise
         else:
-            if before == global_random.snapshot():
+            if before == snapshot():
                 return rows
         self.draws = True
         return self._read(ids, epoch, begin)  # again, now each sample with random numbers of its own
@@ -180,7 +181,7 @@ class SamplePipeline:
         while True:
             begin(i)
             if self.draws:
-                global_random.seed(self._stream(i, epoch))
+                seed(self._stream(i, epoch))
             try:
                 return i, plain_sample(self.dataset[i])
             except Exception as error:
@@ -351,3 +352,46 @@ class SampleReader:
                 f"{self.skip_bad} allowed): {sample.reason}"
             )
         return rows
+
+
+# ---- seeds, snapshots and restores the global generators of torch, NumPy and Python, from which a data set may draw
+
+_MT19937_BYTES = 4 * 624 + 4  # its words and the position of the next one
+
+
+def seed(number: int) -> None:
+    """Seed all three."""
+    import torch
+
+    torch.default_generator.manual_seed(number >> 1)
+    np.random.seed(number & 0xFFFFFFFF)
+    random.seed(number)
+
+
+def snapshot() -> tuple[Any, ...]:
+    """The state of all three; equal to an earlier snapshot if none of the three was drawn from."""
+    import torch
+
+    return torch.default_generator.get_state().numpy().tobytes(), _numpys(), random.getstate()
+
+
+@contextmanager
+def kept() -> Generator[None, None, None]:
+    """Restore the state of all three on exit."""
+    import torch
+
+    of_torch, of_numpy, of_python = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(of_torch)
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
+
+
+def _numpys() -> Any:
+    generator = cast("Any", np.random).get_bit_generator()  # missing in NumPy's own types
+    if not isinstance(generator, np.random.MT19937):  # np.random.set_bit_generator was called
+        return str(generator.state)
+    # Its `state` takes 30 µs, which is long compared with a batch of a small network.
+    return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)

@@ -113,6 +113,10 @@ class Loading:
         )
 
 
+_DATA = (
+    "a torch Dataset or DataLoader, a tuple of tensors or arrays, a reader, a list of batches, or a function that "
+    "returns an iterable of batches"
+)
 _WORKER_TIMEOUT_SECONDS = 600.0
 _LONGEST_WAIT_SECONDS = 1_000_000  # systems' calls that wait take some 2 million
 
@@ -124,8 +128,11 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
         ConfigurationError: it is none of them, or contradicts `how`.
         DataError: there are no samples.
     """
+    from torch.nn import Module
     from torch.utils.data import DataLoader, IterableDataset
 
+    if isinstance(data, (type, Module)):
+        raise ConfigurationError(f"data for '{how.role}' must be {_DATA}, got {_described(data)}")
     if isinstance(data, DataLoader):
         return _of_loader(cast("DataLoader[Any]", data), how)
     if isinstance(data, IterableDataset):
@@ -133,7 +140,7 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
 
         if has_numbers(data):
             return _of_samples(WholeDataset(data), how, None, None)
-        from descend.data.loading.sample_stream import sample_stream
+        from descend.data.loading.batch_iterable import sample_stream
 
         _refuse_unused(how, "an IterableDataset is read in this process", "DataLoader(dataset, num_workers=...)")
         return _of_loader(sample_stream(cast("Any", data), how.batch_size), replace(how, workers=None))
@@ -177,10 +184,13 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
         return BatchIterable(cast("Any", data), how.batch_size, how.role, how.rank, how.ranks, how.unit)
     if not isinstance(data, (str, bytes)) and hasattr(data, "__getitem__"):
         raise ConfigurationError(f"data for '{how.role}': {type(data).__name__} has no __len__, and an epoch needs it")
-    raise ConfigurationError(
-        f"data for '{how.role}' must be a torch Dataset or DataLoader, a tuple of tensors or arrays, a reader, a list "
-        f"of batches, or a function that returns an iterable of batches, got a {type(data).__name__}"
-    )
+    raise ConfigurationError(f"data for '{how.role}' must be {_DATA}, got a {type(data).__name__}")
+
+
+def _described(data: Any) -> str:
+    if isinstance(data, type):
+        return f"the class {data.__name__}: pass an object of it"
+    return f"a {type(data).__name__}: pass the model as model, and the samples as data"
 
 
 def brings_batches(data: Any) -> bool:

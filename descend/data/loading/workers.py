@@ -29,8 +29,7 @@ from multiprocessing import reduction, resource_tracker
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
-from descend.data.loading.freed_memory import BatchMemory
-from descend.data.loading.read_threads import share_processors
+from descend.data.loading.read_threads import BatchMemory, share_processors
 from descend.data.loading.shared_slots import CAN_SHARE, SlotReader, SlotWriter
 from descend.errors import ConfigurationError, DataError, DescendError
 from descend.machine import signals_blocked

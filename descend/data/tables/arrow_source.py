@@ -12,17 +12,16 @@ import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from descend.data.concatenated import Pieces
 from descend.data.file_format import library
 from descend.data.images.pictures import ImageForm, is_image
 from descend.data.images.survey import LOOKED_AT, form_of_images, spread, strided
 from descend.data.loading.read_threads import in_threads
-from descend.data.reader_protocol import Field
+from descend.data.reader_protocol import Field, Pieces
 from descend.data.tables.arrow_columns import (
     LENGTH,
     Column,
@@ -38,14 +37,14 @@ from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from descend.data.file_format import ReadOptions
     from descend.data.reader_protocol import Array
+    from descend.data.tables.table_files import Chunk, TableFiles
 
-__all__ = ["CACHE_BYTES", "ArrowSource", "Chunk", "TableFiles"]
+__all__ = ["CACHE_BYTES", "ArrowSource"]
 
 CACHE_BYTES = 2**30
 MAX_COLUMNS = 65_536
@@ -53,58 +52,6 @@ ROW_NUMBERS = re.compile(r"__index_level_\d+__")
 _LOOKED_AT_BYTES = 2**28  # of images, for their form
 _ROWS_LOOKED_AT_ONCE = 64
 SCANNED_VALUES = 2**23  # to be decoded for one batch, from which on it is taken without them being kept
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Some consecutive rows of a file.
-
-    Args:
-        path: Of the file.
-        index: Number of the chunk in the file.
-        first: Number of its first row in the file.
-        rows: Number of rows.
-    """
-
-    path: Path
-    index: int
-    first: int
-    rows: int
-
-    def __hash__(self) -> int:  # without the path, which takes long
-        return hash((self.index, self.first))
-
-
-class TableFiles(Protocol):
-    """Files with rows of the same columns, see `ArrowSource`. Must be picklable.
-
-    One that has rows in any order at no more cost than in theirs may have a method `take(samples, columns)`, which
-    gives a table of these rows; no chunks are loaded then. One with rows that cannot be read may have `bad`, the reason
-    by the number of the row. One whose chunks are decoded has `decodes = True` and a method `scan(chunk, rows,
-    columns)`, a table of these rows of a chunk, in their order, which costs less than to load and keep it. One that
-    knows what the integers of a column mean has `class_names`, and one that left out columns of the files `left_out`,
-    the reason for each. `notes` are sentences about the files for the begin of a run. One whose columns have no types
-    but what their values look like has `untyped = True`, and `line_of(path, row)`, the line of a row or None. One that
-    knows the least and the largest integer of a column without reading it has `bounds(column)`.
-    """
-
-    @property
-    def schema(self) -> Any:
-        """The columns, without structures and dictionaries (see `flattened`)."""
-        ...
-
-    @property
-    def chunks(self) -> Sequence[Chunk]:
-        """All rows, in order."""
-        ...
-
-    def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
-        """A table of some columns of a chunk, flattened."""
-        ...
-
-    def without_nulls(self, column: str) -> bool:
-        """Whether it is known, without reading it, that no value of a column is missing."""
-        ...
 
 
 class ArrowSource:
@@ -130,8 +77,8 @@ class ArrowSource:
             raise DataError(f"{_first(files)} has {len(names):,} columns; at most {MAX_COLUMNS:,} are read")
         self._files = files
         self._chunks = Pieces(files.chunks, [chunk.rows for chunk in files.chunks])
-        self.left_out: dict[str, str] = dict(getattr(files, "left_out", {})) if options.columns is None else {}
-        self.notes = tuple(getattr(files, "notes", ()))
+        self.left_out: dict[str, str] = dict(files.left_out) if options.columns is None else {}
+        self.notes = tuple(files.notes)
         _check_texts(options.text, names)
         if options.columns is None:
             numbers = [one for one in names if ROW_NUMBERS.fullmatch(one) and one not in options.target]
@@ -149,7 +96,7 @@ class ArrowSource:
             name: list(self._columns[of].classes) for name, of in alone.items() if self._columns[of].classes
         }
         self.self_numbered = frozenset(name for name in self.classes if options.classes_of(name) is None)
-        named: Mapping[str, Sequence[str]] = getattr(files, "class_names", {})
+        named = files.class_names
         self.classes |= {
             name: list(named[of])
             for name, of in alone.items()
@@ -161,7 +108,7 @@ class ArrowSource:
         self.notes += tuple(note for form in self._images.values() for note in form.notes)
         self._kept: OrderedDict[tuple[Chunk, str], Any] = OrderedDict()
         self._damaged: dict[Chunk, str] = {}  # those that could not be decoded, and why
-        self._spilled = SpilledColumns() if getattr(files, "decodes", False) else None
+        self._spilled = SpilledColumns() if files.decodes else None
         self._scanned = self._spilled is None  # what cannot be scanned needs not be
 
     def __getstate__(self) -> dict[str, Any]:
@@ -196,7 +143,7 @@ class ArrowSource:
 
     def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
         """The rows with these numbers."""
-        bad: Mapping[int, str] = getattr(self._files, "bad", {})
+        bad = self._files.bad
         if bad and (first := next((bad[s] for s in samples.tolist() if s in bad), None)) is not None:
             raise ValueError(first)
         if hasattr(self._files, "take"):  # files that give rows in any order
@@ -343,7 +290,7 @@ def _judged(files: TableFiles, facts: Mapping[str, ColumnFacts], options: ReadOp
     """
     problems: list[str] = []
     notes: list[str] = []
-    missing = ", missing=[...] says which cells are missing values" if getattr(files, "untyped", False) else ""
+    missing = ", missing=[...] says which cells are missing values" if files.untyped else ""
     for name, one in facts.items():
         if (cells := one.cells) is None:
             continue
@@ -368,7 +315,7 @@ def _cell(files: TableFiles, place: Any, column: str) -> str:
     if place is None:
         return f"{_first(files)}, column '{column}': "
     path, row = place
-    line = getattr(files, "line_of", lambda path, row: None)(path, row)
+    line = files.line_of(path, row) if files.line_of else None
     return f"{path}, row {row:,}{'' if line is None else f' (line {line:,})'}, column '{column}': "
 
 
@@ -386,7 +333,7 @@ def _image_form(
         if loaded > _LOOKED_AT_BYTES:
             break
     if not is_image(first) and not any(map(is_image, found)):
-        raise DataError(f"'{name}' holds {getattr(files, 'bytes_are', 'bytes that are no images')}")
+        raise DataError(f"'{name}' holds {files.bytes_are}")
     return form_of_images(len(found), found.__getitem__, options, lambda _: f"column '{name}'", field=name)
 
 
@@ -409,7 +356,7 @@ def _facts(files: TableFiles, types: Mapping[str, Any], options: ReadOptions) ->
     """What must be known of the values before the fields are: one pass over the columns where something must be."""
     pa = library("pyarrow", "a table")
 
-    as_text, untyped = frozenset(options.text or ()), getattr(files, "untyped", False)
+    as_text, untyped = frozenset(options.text or ()), files.untyped
     texts = {name: options.is_class(name) and options.classes_of(name) is None for name in types}
     counted = {
         name: _is_text(kind) and name not in as_text and (texts[name] or (untyped and not options.is_class(name)))
@@ -425,7 +372,9 @@ def _facts(files: TableFiles, types: Mapping[str, Any], options: ReadOptions) ->
         or not (_plain(kind) or name in as_text or files.without_nulls(name))
         if not holds_bytes(kind)
     ]
-    found = {name: _bounded(files, name, kind) for name, kind in types.items()}
+    found = {name: ColumnFacts() for name in types}
+    for name in (name for name, kind in types.items() if pa.types.is_integer(kind)):
+        found[name] = ColumnFacts(**dict(zip(("low", "high"), files.bounds(name), strict=True)))
     seen: dict[str, ColumnFacts] = {}
     for chunk in files.chunks if unknown else ():
         table = _load(files, chunk, unknown)
@@ -437,15 +386,6 @@ def _facts(files: TableFiles, types: Mapping[str, Any], options: ReadOptions) ->
             seen[name] = seen[name].joined(part) if name in seen else part
     bytes_of = {name: _first_bytes(files, name) for name, kind in types.items() if holds_bytes(kind)}
     return {**found, **seen, **bytes_of}
-
-
-def _bounded(files: TableFiles, name: str, kind: Any) -> ColumnFacts:
-    """The facts that are known of a column without reading it."""
-    bounds = getattr(files, "bounds", None)
-    if bounds is None or not library("pyarrow", "a table").types.is_integer(kind):
-        return ColumnFacts()
-    low, high = bounds(name)
-    return ColumnFacts(low=low, high=high)
 
 
 def _check_texts(texts: Sequence[str] | None, names: Sequence[str]) -> None:

@@ -30,7 +30,9 @@ from descend.data.tables.cells import MISSING, csv_rows, is_number
 from descend.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from descend.data.file_format import ReadOptions
 
 __all__ = ["Repaired", "looks_numeric", "repaired_csv", "repaired_jsonl"]
 
@@ -115,7 +117,7 @@ def _check_allowed(bad: Mapping[int, str], allowed: int, path: Path) -> None:
 # ---- CSV
 
 
-def _csv_rows(path: Path, separator: str, quote: str, escape: str | None) -> Iterator[tuple[str, list[str]]]:
+def _csv_rows(path: Path, form: ReadOptions) -> Iterator[tuple[str, list[str]]]:
     """The text of each row, and its cells."""
     held: list[str] = []
     with _opened(path) as file:
@@ -125,7 +127,7 @@ def _csv_rows(path: Path, separator: str, quote: str, escape: str | None) -> Ite
                 held.append(line)
                 yield line
 
-        rows = csv_rows(lines(), separator, quote, escape)
+        rows = csv_rows(lines(), form.separator or ",", form.quote or "", form.escape)
         while True:
             try:
                 cells = next(rows)
@@ -146,40 +148,28 @@ def looks_numeric(texts: Sequence[str | None], allowed: int) -> bool:
     return 0 < odd <= allowed and len(there) > 2 * odd
 
 
-def repaired_csv(
-    path: Path,
-    separator: str,
-    header: bool,
-    allowed: int,
-    quote: str = '"',
-    escape: str | None = None,
-    missing: frozenset[str] = MISSING,
-    texts: Collection[str] = (),
-) -> Repaired:
+def repaired_csv(path: Path, form: ReadOptions, allowed: int, missing: frozenset[str] = MISSING) -> Repaired:
     """A copy of a CSV file without its bad rows.
 
     Args:
         path: Of the file, in UTF-8.
-        separator: Between cells.
-        header: Whether the first row has names.
+        form: What is between and around its cells, whether the first row has names, and columns in which any cell is
+            good.
         allowed: How many rows may be bad.
-        quote: Around cells; "" is none.
-        escape: The character before a quote that is text.
         missing: Cells that are no values.
-        texts: Names of columns in which any cell is good.
 
     Raises:
         DataError: more rows are bad than are allowed, or all are.
     """
+    first = -1 if form.header else 0
     odd: Counter[int] = Counter()
     numbers: Counter[int] = Counter()
     bad: dict[int, str] = {}
-    rows = _csv_rows(path, separator, quote, escape)
     head, columns, free = "", 0, frozenset[int]()
-    for number, (text, cells) in enumerate(rows, start=-1 if header else 0):
+    for number, (text, cells) in enumerate(_csv_rows(path, form), start=first):
         columns = columns or len(cells)
         if number < 0:
-            head, free = text, frozenset(i for i, name in enumerate(cells) if name in texts)
+            head, free = text, frozenset(i for i, name in enumerate(cells) if name in (form.text or ()))
             continue
         if (reason := _csv_reason(text, cells, columns)) is not None:
             bad[number] = reason
@@ -191,7 +181,7 @@ def repaired_csv(
     numeric = {column for column, count in odd.items() if count <= allowed and numbers[column] > count}
 
     def judged() -> Iterator[_Row]:
-        for number, (text, cells) in enumerate(_csv_rows(path, separator, quote, escape), start=-1 if header else 0):
+        for number, (text, cells) in enumerate(_csv_rows(path, form), start=first):
             if number < 0:
                 continue
             reason = bad.get(number)

@@ -17,21 +17,20 @@ from typing import TYPE_CHECKING, Any
 from descend.data.expansion import compression_of, opened
 from descend.data.file_format import library
 from descend.data.tables.arrow_columns import bounds_of, flattened
-from descend.data.tables.arrow_source import Chunk
 from descend.data.tables.bad_rows import looks_numeric
-from descend.data.tables.joined_schemas import in_schema, joined_schema
+from descend.data.tables.table_files import TableFiles, in_chunks, in_schema, joined_schema
 from descend.errors import DataError, DescendError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from descend.data.tables.bad_rows import Repaired
+    from descend.data.tables.table_files import Chunk
 
 __all__ = ["BLOCK_BYTES", "IN_MEMORY_BYTES", "TextTables", "decompressed"]
 
 IN_MEMORY_BYTES = 2**28
 BLOCK_BYTES = 2**24  # parsed at once; no row may be longer
-_ROWS_AT_ONCE = 65_536
 
 
 def decompressed(path: Path) -> Any:
@@ -41,7 +40,7 @@ def decompressed(path: Path) -> Any:
     return arrow.input_stream(str(path), compression=None) if plain else arrow.PythonFile(opened(path), "r")
 
 
-class TextTables:
+class TextTables(TableFiles):
     """Files of text with the same columns; see `TableFiles`. Types are those that hold the values of all files.
 
     Args:
@@ -54,10 +53,6 @@ class TextTables:
 
     Attributes:
         bad: Why rows cannot be read, by their numbers over all files.
-        left_out: Why columns were not parsed, by their names.
-        notes: Sentences about the files.
-        untyped: Whether columns have the types that their values look like.
-        line_of: Gives the line of a row of a file, where it is known.
 
     Raises:
         DataError: a file cannot be parsed, or has other columns than the others.
@@ -76,11 +71,6 @@ class TextTables:
     ) -> None:
         library("pyarrow", str(paths[0]))
         self._folder: Path | None = None
-        self.bad: dict[int, str] = {}
-        self.left_out: dict[str, str] = {}
-        self.notes: list[str] = []
-        self.untyped = False
-        self.line_of: Callable[[Path, int], int | None] = _no_line
         tables: list[Any] = []
         for path in paths:
             before = sum(table.num_rows for table in tables)
@@ -103,10 +93,10 @@ class TextTables:
             dict(zip(paths, [one.schema for one in tables], strict=True)), chosen, may_lack
         )
         self._tables = dict(zip(paths, tables, strict=True))
-        self.chunks = [chunk for path, table in self._tables.items() for chunk in _chunks(path, table.num_rows)]
+        self.chunks = [chunk for path, table in self._tables.items() for chunk in in_chunks(path, table.num_rows)]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "line_of": _no_line}  # used before the first sample
+        return {**self.__dict__, "line_of": None}  # used before the first sample
 
     def _without_bad(
         self,
@@ -121,7 +111,8 @@ class TextTables:
         copy = repair(path, skip_bad - len(self.bad))
         if not copy.bad and reason:
             raise DataError(f"{path} cannot be read: {reason}")
-        self.bad |= {before + row: f"the row cannot be parsed: {why}" for row, why in copy.bad.items()}
+        reasons = {before + row: f"the row cannot be parsed: {why}" for row, why in copy.bad.items()}
+        self.bad = {**self.bad, **reasons}
         try:
             return flattened(self._table(path, parse(copy.path)))
         except Exception as error:  # as above
@@ -171,10 +162,6 @@ class TextTables:
         return all(one.schema.get_field_index(column) >= 0 and one.column(column).null_count == 0 for one in tables)
 
 
-def _no_line(path: Path, row: int) -> int | None:  # of formats whose rows are lines
-    return None
-
-
 def _has_odd_cells(table: Any, allowed: int) -> bool:
     """Whether a column would be one of numbers, or of UTF-8, without a few of its cells."""
     arrow = library("pyarrow", "a table")
@@ -182,10 +169,3 @@ def _has_odd_cells(table: Any, allowed: int) -> bool:
         return True
     texts = [name for name in table.schema.names if arrow.types.is_string(table.schema.field(name).type)]
     return any(looks_numeric(table.column(name).to_pylist(), allowed) for name in texts)
-
-
-def _chunks(path: Path, rows: int) -> list[Chunk]:
-    return [
-        Chunk(path, index, first, min(_ROWS_AT_ONCE, rows - first))
-        for index, first in enumerate(range(0, rows, _ROWS_AT_ONCE))
-    ]

@@ -14,14 +14,6 @@ what a sample gets depends on (seed, epoch, sample) and on nothing else.
 """
 
 from descend.data.transforms.base import Transform
-from descend.data.transforms.color import (
-    AdjustBrightness,
-    AdjustContrast,
-    AdjustSaturation,
-    Colorize,
-    ColorJitter,
-    Grayscale,
-)
 from descend.data.transforms.geometry import CenterCrop, Cutout, HorizontalFlip, Pad, RandomCrop, VerticalFlip
 from descend.data.transforms.mixing import CutMix, MixingTransform, Mixup
 from descend.data.transforms.resampling import (
@@ -33,6 +25,12 @@ from descend.data.transforms.resampling import (
 )
 from descend.data.transforms.values import (
     RESCALES,
+    AdjustBrightness,
+    AdjustContrast,
+    AdjustSaturation,
+    Colorize,
+    ColorJitter,
+    Grayscale,
     Normalize,
     NormalizeToLBANNLayout,
     SampleNormalize,

@@ -9,8 +9,18 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from descend.arguments import check_integer, check_number, collect
-from descend.data.transforms.arrays import along, copied, flipped, like, replaced, surrounded
-from descend.data.transforms.base import ImageTransform, Samples, Transform, image_shape
+from descend.data.transforms.base import (
+    ImageTransform,
+    Samples,
+    Transform,
+    along,
+    copied,
+    flipped,
+    image_shape,
+    like,
+    replaced,
+    surrounded,
+)
 from descend.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from descend.arguments import check_number, collect
-from descend.data.transforms.arrays import converted, is_pixels, like, pixels_of, replaced
-from descend.data.transforms.base import Samples, Transform, image_shape
+from descend.data.transforms.base import (
+    Samples,
+    Transform,
+    converted,
+    image_shape,
+    is_pixels,
+    like,
+    pixels_of,
+    replaced,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

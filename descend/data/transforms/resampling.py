@@ -17,8 +17,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from descend.arguments import check_integer, check_number, collect
-from descend.data.transforms.arrays import along, converted, is_pixels, like, pixels_of
-from descend.data.transforms.base import ImageTransform, Samples, Transform, image_shape
+from descend.data.transforms.base import (
+    ImageTransform,
+    Samples,
+    Transform,
+    along,
+    converted,
+    image_shape,
+    is_pixels,
+    like,
+    pixels_of,
+)
 from descend.data.transforms.geometry import windows
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from descend.data.concatenated import Pieces
-from descend.data.reader_protocol import Field, Format
+from descend.data.reader_protocol import Field, Format, Pieces
 from descend.errors import ConfigurationError, DataError, nearest
 from descend.lbann.readers.locations import FOLDERS, folders
 from descend.lbann.readers.tables import CSV, NUMPY, NUMPY_NPZ

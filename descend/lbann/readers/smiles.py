@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from descend.data.concatenated import Pieces
-from descend.data.reader_protocol import Field, Format
+from descend.data.reader_protocol import Field, Format, Pieces
 from descend.errors import ConfigurationError, DataError
 from descend.lbann.readers.locations import FOLDERS, located
 from descend.lbann.readers.sample_list import LISTS, listed_samples

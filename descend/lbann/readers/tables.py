@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from descend.data.concatenated import Pieces
 from descend.data.formats.npy import StoredArray, npy_array, npz_arrays
 from descend.data.plain_arrays import native
-from descend.data.reader_protocol import Field, Format, one_hot
+from descend.data.reader_protocol import Field, Format, Pieces, one_hot
 from descend.errors import ConfigurationError, DataError
 from descend.lbann.readers.locations import FOLDERS, located
 

@@ -1,11 +1,15 @@
+""""""
+
 import gzip
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn.datasets import load_digits
 
 from descend.data import DataReader, Reader, open_readers
-from descend.errors import DataError
+from descend.data.transforms import Pad, SampleNormalize, Scale
+from descend.errors import ConfigurationError, DataError
 
 
 def opened(folder, role="train", **fields):
@@ -137,3 +141,49 @@ def test_digits_are_those_of_scikit_learn():
 def test_digits_have_no_tournament_part():
     with pytest.raises(DataError, match="roles train, validate and test"):
         open_readers(DataReader([Reader(name="digits", role="tournament")]))
+
+
+def synthetic(seed=0, role="train", **fields):
+    description = Reader(name="synthetic", role=role, num_samples=500, **fields)
+    return open_readers(DataReader([description]), seed)[role]
+
+
+def test_fields():
+    reader = synthetic(synth_dimensions="3 4 5", num_labels=7, synth_response_dimensions="2")
+    batch = reader.read(np.arange(500))
+    assert len(reader) == 500
+    assert {name: values.shape for name, values in batch.items()} == {
+        "samples": (500, 3, 4, 5),
+        "labels": (500, 7),
+        "responses": (500, 2),
+    }
+    assert {name: (500, *field.shape) for name, field in reader.fields.items()} == {
+        n: v.shape for n, v in batch.items()
+    }
+    assert stats.kstest(batch["samples"].ravel(), "norm").pvalue > 1e-3
+    assert stats.kstest(batch["responses"].ravel(), "norm").pvalue > 1e-3
+    assert stats.chisquare(batch["labels"].sum(0)).pvalue > 1e-3
+    assert (batch["labels"].sum(1) == 1).all()
+
+
+def test_a_sample_is_a_function_of_seed_role_and_number():
+    some = np.array([4, 2])
+    reader = synthetic(synth_dimensions="6")
+    values = reader.read(some)["samples"]
+    np.testing.assert_array_equal(values, reader.read(np.arange(5), epoch=3)["samples"][some])
+    np.testing.assert_array_equal(values, synthetic(synth_dimensions="6").read(some)["samples"])
+    assert (values != synthetic(seed=1, synth_dimensions="6").read(some)["samples"]).all()
+    assert (values != synthetic(role="test", synth_dimensions="6").read(some)["samples"]).all()
+
+
+@pytest.mark.parametrize("text", ["", "3 x 4", "0 4", "-1", "2.5"])
+def test_shape_that_is_none(text):
+    with pytest.raises(ConfigurationError, match=f"synth_dimensions must be sizes >= 1 .*, got '{text}'"):
+        synthetic(synth_dimensions=text)
+
+
+def test_opening_allocates_nothing_of_the_size_of_a_sample():
+    """A check opens the readers: 100000 x 100000 numbers in float32 would take 37 GiB."""
+    transforms = [Scale(0.5), Pad(1), SampleNormalize()]
+    reader = synthetic(synth_dimensions="1 100000 100000", transforms=transforms)
+    assert reader.fields["samples"].shape == (1, 100002, 100002)

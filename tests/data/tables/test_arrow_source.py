@@ -11,7 +11,8 @@ from PIL import Image
 
 from descend.data.file_format import ReadOptions
 from descend.data.tables import arrow_source
-from descend.data.tables.arrow_source import ArrowSource, Chunk
+from descend.data.tables.arrow_source import ArrowSource
+from descend.data.tables.table_files import Chunk, TableFiles
 from descend.errors import ConfigurationError, DataError
 
 COLUMNS = {
@@ -22,7 +23,7 @@ COLUMNS = {
 }
 
 
-class Tables:
+class Tables(TableFiles):
     """A table in chunks of three rows, and which columns of which were loaded."""
 
     def __init__(self, columns, path="data.arrow"):

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from descend.data import read
+from descend.data.tables import table_files
 from descend.data.tables import text as text_tables
 from descend.data.tables.text import TextTables, decompressed
 from descend.errors import DataError
@@ -50,7 +51,7 @@ def test_missing_values_in_any_file_are_known(tmp_path):
 
 
 def test_chunks_are_consecutive_rows_of_each_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_tables, "_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(table_files, "_ROWS_AT_ONCE", 2)
     tables = opened(tmp_path, FIRST, SECOND)
     found = [(chunk.path.name, chunk.index, chunk.first, chunk.rows) for chunk in tables.chunks]
     assert found == [("0.txt", 0, 0, 2), ("0.txt", 1, 2, 1), ("1.txt", 0, 0, 2)]

@@ -5,7 +5,7 @@ import pytest
 
 import descend
 from descend.data import MESSAGES, DataReader, Reader, check
-from descend.data.known_readers import known_readers
+from descend.data.validate import known_readers
 from descend.errors import ConfigurationError
 from descend.graph import text
 from descend.lbann.readers import LBANN_READERS, REFUSED
