@@ -142,7 +142,7 @@ _SINGLE = {
 
 
 def _plain_module() -> Callable[..., Any]:
-    from descend.experiment.export_module import plain_module
+    from descend.experiment.saved_weights import plain_module
 
     return plain_module
 

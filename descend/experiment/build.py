@@ -13,18 +13,16 @@ from descend.experiment.no_files import NoFiles
 from descend.runtime.dtensor import is_sharded
 from descend.terminal import is_tty
 from descend.train import Callbacks
-from descend.train.layers import layer_names
-from descend.train.memory import MicroBatchSize
+from descend.train.activations import layer_names
+from descend.train.micro_batch import MicroBatchSize
 from descend.train.precision import precision_for
 from descend.train.run import Run, RunConfig
 from descend.train.state import TrainState
 from descend.train.stop_signal import StopSignal
 from descend.train.strategies.base import Strategy, StrategyDescription
-from descend.train.transforms.after_backward import AfterBackward
 from descend.train.transforms.base import GradientTransform, TransformChain
 from descend.train.transforms.check_finite import CheckFinite
-from descend.train.transforms.clip import Clip
-from descend.train.transforms.penalty import Penalty, RequireGradient
+from descend.train.transforms.clip import AfterBackward, Clip, Penalty, RequireGradient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -106,7 +104,7 @@ def build_run(
     parameters = dict(task.module.named_parameters())
     communicator = strategy.communicator(world) if strategy else world
     if shard_optimizer:
-        from descend.train.optimizers.zero import ZeroRedundancyOptimizer
+        from descend.train.strategies.zero import ZeroRedundancyOptimizer
 
         optimizer = ZeroRedundancyOptimizer(optimizer, parameters, communicator)
     watching = tuple(callbacks)

@@ -24,11 +24,15 @@ from descend.experiment.field_roles import TARGET_NAMES, check_fields, remember_
 from descend.experiment.losses import FunctionLoss, describe, loss_of, takes_class_numbers
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
-from descend.experiment.patched_module import device_of, layers_with_samples_elsewhere, patched_for_training
+from descend.experiment.patched_module import (
+    WarnUnusedParameters,
+    device_of,
+    layers_with_samples_elsewhere,
+    patched_for_training,
+)
 from descend.experiment.phases import PhasedTask, build_phased_optimizer, metrics_of_phases, phases_of
 from descend.experiment.precision import precision_of, require_castable
 from descend.experiment.ranks import unwrapped
-from descend.experiment.unused_parameters import WarnUnusedParameters
 from descend.lazy import instance_check
 from descend.train import BatchedIterativeOptimizer, Mode
 from descend.train.optional_classes import is_ltfb, is_phased_optimizer
@@ -41,9 +45,9 @@ if TYPE_CHECKING:
 
     from descend.data import Feed
     from descend.data.files import FileReader
-    from descend.experiment.fit_config import FitConfig
+    from descend.experiment.execution import TrainerContext
+    from descend.experiment.fit import FitConfig
     from descend.experiment.losses import Loss
-    from descend.experiment.run_options import TrainerContext
     from descend.launch import TrainerLayout
     from descend.runtime import Communicator
     from descend.train import Callback

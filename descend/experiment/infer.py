@@ -34,8 +34,7 @@ from descend.experiment.precision import precision_of
 from descend.lazy import instance_check
 from descend.runtime import Communicator
 from descend.train.activations import ActivationRecorder
-from descend.train.memory import MicroBatchSize, retry_on_oom
-from descend.train.micro_batch import MicroBatch, split_into_micro_batches
+from descend.train.micro_batch import MicroBatch, MicroBatchSize, retry_on_oom, split_into_micro_batches
 from descend.train.objective import Totals
 
 if TYPE_CHECKING:

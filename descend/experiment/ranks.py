@@ -21,11 +21,11 @@ from descend.data import Batches
 from descend.data.loading.batch_iterable import BatchIterable
 from descend.data.nested_fields import digest_of, spread
 from descend.errors import ConfigurationError, DescendError, warn
-from descend.runtime.checksums import bits_sum
 from descend.runtime.dtensor import copy_into, fsdp_modules, full_tensor, is_sharded, mesh_size
 from descend.torch_private import reset_reducer
 from descend.train import Mode
-from descend.train.memory import suggested_group
+from descend.train.micro_batch import suggested_group
+from descend.train.module_state import bits_sum
 from descend.train.optional_classes import is_kfac, is_sharded_optimizer
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from descend.experiment.no_files import NoFiles
 from descend.lazy import instance_check, registered
 from descend.machine import __version__
 from descend.runtime import CheckpointManager, Communicator, RunDirectory, SaveRequest, require_storable
-from descend.runtime.determinism import arithmetic_settings
 from descend.runtime.directory_lock import HeldFolder
+from descend.runtime.seeds import arithmetic_settings
 from descend.train.module_state import tensors_of
 
 if TYPE_CHECKING:

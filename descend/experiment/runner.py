@@ -27,12 +27,11 @@ from descend.runtime.seeds import forked_rng
 from descend.terminal import hold_standard_streams
 from descend.terminal.display import printable
 from descend.train import Event, Mode
-from descend.train.evaluated_weights import write_weights
-from descend.train.evaluation import averages_of, evaluate
+from descend.train.evaluation import averages_of, evaluate, write_weights
+from descend.train.events import announced
 from descend.train.module_state import tensors_of
 from descend.train.optional_classes import is_ltfb
 from descend.train.transforms.check_finite import CheckFinite
-from descend.train.views import announced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping

@@ -29,14 +29,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, final
 import torch
 
 from descend.data.loading.batch_iterable import BatchIterable
+from descend.errors import warn
 from descend.machine import as_double
 from descend.torch_private import run_backward
-from descend.train.memory import out_of_memory
-from descend.train.micro_batch import MicroBatch, split_into_micro_batches
+from descend.train.micro_batch import MicroBatch, out_of_memory, split_into_micro_batches
 from descend.train.nonfinite_report import diagnose_batch
 from descend.train.objective import Ratio
 from descend.train.progress import Mode
-from descend.train.strategies.first_batch import compared
 from descend.train.transforms.base import Gradients
 
 if TYPE_CHECKING:
@@ -339,3 +338,31 @@ def _scalar(value: float, dtype: torch.dtype, device: torch.device) -> torch.Ten
 
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()
+
+
+# ---- compares the first mini-batch of an iterable between ranks, which cannot be read before the run as a sample
+# can
+#
+# A list is compared before the run, with the settings. Of anything else ranks may draw different batches for a good
+# reason, as augmentation does, so a difference is a warning.
+
+
+def compared(batches: Generator[Batch], feed: BatchIterable, world: Communicator) -> Generator[Batch]:
+    """The same mini-batches; ranks whose first one differs are warned of.
+
+    Args:
+        batches: Those of an epoch.
+        feed: Where they come from.
+        world: All ranks that train.
+    """
+    with contextlib.closing(batches):
+        for batch in batches:
+            if world.world_size > 1 and not (feed.is_compared or feed.is_list):
+                feed.is_compared = True
+                if len(set(world.all_gather_object(feed.digest))) > 1:
+                    warn(
+                        "the first mini-batch differs between ranks. Each rank trains on its share of every mini-batch"
+                        ", so all of them must yield the same ones: pass an iterable that does not choose samples by "
+                        "rank, and seed alike what it draws at random"
+                    )
+            yield batch

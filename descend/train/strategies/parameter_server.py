@@ -31,19 +31,20 @@ from descend.train.callback import Callbacks
 from descend.train.events import Event
 from descend.train.nonfinite_report import diagnose_batch
 from descend.train.objective import Ratio, Totals
-from descend.train.optimizers.zero import ZeroRedundancyOptimizer
 from descend.train.progress import Mode
 from descend.train.store import RunStore
 from descend.train.strategies.base import Strategy, StrategyDescription
 from descend.train.strategies.channel import Channel
-from descend.train.strategies.delayed import (
+from descend.train.strategies.worker_pool import (
+    PendingGradient,
     RecordDelays,
     SimulatedDelays,
     StaleGradients,
+    WorkerPool,
     compensated_by,
     restore_stale_weights,
 )
-from descend.train.strategies.worker_pool import PendingGradient, WorkerPool
+from descend.train.strategies.zero import ZeroRedundancyOptimizer
 from descend.train.transforms.base import Gradients
 from descend.train.transforms.check_finite import nonfinite_parameters
 

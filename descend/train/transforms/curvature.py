@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from descend.errors import ConfigurationError, nearest
 from descend.torch_private import view_base
-from descend.train.layers import plan_of
+from descend.train.activations import plan_of
 from descend.train.param_groups import current_learning_rates
 from descend.train.transforms.base import GradientTransform
 from descend.train.transforms.check_finite import CheckFinite
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from descend.train.micro_batch import MicroBatch
     from descend.train.run import Run
     from descend.train.transforms.base import Gradients, Withheld
-    from descend.train.transforms.factor_settings import FactorSettings
+    from descend.train.transforms.kfac import FactorSettings
 
 __all__ = ["Curvature", "patches"]
 

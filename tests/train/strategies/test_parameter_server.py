@@ -19,9 +19,8 @@ from descend.train import BatchedIterativeOptimizer, Callbacks, Epochs, Mode
 from descend.train.loop import train
 from descend.train.run import RunConfig
 from descend.train.strategies import channel
-from descend.train.strategies.delayed import SimulatedDelays
 from descend.train.strategies.parameter_server import BatchQueue, ParameterServer, ParameterServerRank, Worker
-from descend.train.strategies.worker_pool import PendingGradient
+from descend.train.strategies.worker_pool import PendingGradient, SimulatedDelays
 
 FEED = SimpleNamespace(batch_size=4, num_samples=24)
 

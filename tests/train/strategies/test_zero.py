@@ -12,7 +12,7 @@ from descend.experiment.build import build_run, usual_transforms
 from descend.train import BatchedIterativeOptimizer, Callback, Mode
 from descend.train.objective import Totals
 from descend.train.run import RunConfig
-from descend.train.strategies import buckets, reduce_scatter
+from descend.train.strategies import buckets, zero
 from descend.train.strategies.data_parallel import DataParallel
 from descend.train.strategies.zero import ZeroDataParallel
 from descend.train.transforms.clip import Clip
@@ -22,7 +22,7 @@ X, Y = np.random.default_rng(3).normal(size=(10, 3)), np.random.default_rng(4).n
 
 @pytest.fixture(autouse=True)
 def threads(monkeypatch):
-    for module in (buckets, reduce_scatter):
+    for module in (buckets, zero):
         monkeypatch.setattr(module, "distributed", Distributed)
 
 

@@ -13,8 +13,7 @@ from descend.experiment.build import usual_transforms
 from descend.train.objective import Ratio, Totals
 from descend.train.precision import Precision
 from descend.train.transforms.base import Gradients
-from descend.train.transforms.check_finite import CheckFinite, FiniteLook, nonfinite_parameters
-from descend.train.transforms.late_check import LateCheck
+from descend.train.transforms.check_finite import CheckFinite, FiniteLook, LateCheck, nonfinite_parameters
 
 LARGE = (1024, 512)  # elements that are summed; fewer are looked at in one call for all
 

@@ -15,8 +15,7 @@ from descend.errors import NumericalError, Stopped
 from descend.runtime.gpu_copies import HostNumber
 from descend.train.objective import Ratio, Totals
 from descend.train.transforms.base import Gradients
-from descend.train.transforms.check_finite import FiniteLook
-from descend.train.transforms.late_check import LateCheck
+from descend.train.transforms.check_finite import FiniteLook, LateCheck
 
 SAMPLES, SIZE = 60, 4
 STATE = "training/optimizer.safetensors"
