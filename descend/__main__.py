@@ -189,9 +189,9 @@ def run(
         _write_layers(checked)
         _print(f"{_named(files)}: nothing wrong found")
         return
-    from descend.experiment.execution import RunOptions
     from descend.experiment.inspect.summary import summary
     from descend.experiment.run import run_experiment
+    from descend.experiment.runner import RunOptions
     from descend.runtime.distributed import rank
 
     if show_changes and run_dir:
@@ -263,8 +263,9 @@ def _named(files: list[Path]) -> str:
 
 def _show_changes(experiment: Experiment, run_dir: Path, reset_optimizer: bool) -> None:
     from descend.experiment.build_experiment import build_graph_run
-    from descend.experiment.execution import RunOptions, stored_trainers
+    from descend.experiment.execution import stored_trainers
     from descend.experiment.resume import diff_settings
+    from descend.experiment.runner import RunOptions
 
     several = (stored_trainers(run_dir) or 1) > 1  # all have the same settings, and the first one has the run's seed
     run = build_graph_run(experiment, RunOptions(run_dir, resume=True, reset_optimizer=reset_optimizer))

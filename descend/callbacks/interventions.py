@@ -13,8 +13,8 @@ from descend.errors import ConfigurationError
 from descend.graph import IdentityZero
 from descend.graph.fields import described_openly
 from descend.train import Callback
-from descend.train.activations import plan_of
 from descend.train.callback import Beginning
+from descend.train.layers import plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

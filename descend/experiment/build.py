@@ -9,11 +9,11 @@ from descend.arguments import shown
 from descend.callbacks.console import say
 from descend.callbacks.name_fields import problems as unknown_names
 from descend.errors import ConfigurationError
-from descend.experiment.no_files import NoFiles
+from descend.experiment.ranks import NoFiles
 from descend.runtime.dtensor import is_sharded
 from descend.terminal import is_tty
 from descend.train import Callbacks
-from descend.train.activations import layer_names
+from descend.train.layers import layer_names
 from descend.train.micro_batch import MicroBatchSize
 from descend.train.precision import precision_for
 from descend.train.run import Run, RunConfig

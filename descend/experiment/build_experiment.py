@@ -22,7 +22,7 @@ from descend.experiment.build import build_run, check_names, say_what_is_skipped
 from descend.experiment.build_optimizer import build_graph_optimizer, build_optimizer, optimizer_settings
 from descend.experiment.check import check, check_parts
 from descend.experiment.cut_layers import cut, cut_weights, needs_whole
-from descend.experiment.execution import RunOptions, trainer_seed
+from descend.experiment.execution import trainer_seed
 from descend.experiment.external_metrics import ExternalMetrics
 from descend.experiment.graph_task import GraphTask
 from descend.experiment.losses import describe, loss_of
@@ -30,6 +30,7 @@ from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.patched_module import WarnUnusedParameters, device_of, patched_for_training
 from descend.experiment.precision import precision_of
+from descend.experiment.runner import RunOptions
 from descend.experiment.text import run_text
 from descend.graph import Model, TorchModel, to_text
 from descend.lower import lower
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 
     from descend.data import OpenReader
     from descend.experiment.check import Checked
-    from descend.experiment.execution import TrainerContext
     from descend.experiment.experiment import Experiment
+    from descend.experiment.runner import TrainerContext
     from descend.graph import Plan
     from descend.lower.module import LoweredModel
     from descend.train import Trainer, TrainingAlgorithm

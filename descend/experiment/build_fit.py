@@ -30,7 +30,6 @@ from descend.experiment.patched_module import (
     layers_with_samples_elsewhere,
     patched_for_training,
 )
-from descend.experiment.phases import PhasedTask, build_phased_optimizer, metrics_of_phases, phases_of
 from descend.experiment.precision import precision_of, require_castable
 from descend.experiment.ranks import unwrapped
 from descend.lazy import instance_check
@@ -45,9 +44,10 @@ if TYPE_CHECKING:
 
     from descend.data import Feed
     from descend.data.files import FileReader
-    from descend.experiment.execution import TrainerContext
     from descend.experiment.fit import FitConfig
     from descend.experiment.losses import Loss
+    from descend.experiment.phases import Phase
+    from descend.experiment.runner import TrainerContext
     from descend.launch import TrainerLayout
     from descend.runtime import Communicator
     from descend.train import Callback
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = ["FitBuilder"]
 
 _is_local_tournament = instance_check("descend.callbacks.local_tournament", "LocalTournament")
+_is_phase = instance_check("descend.experiment.phases", "Phase")
 
 
 class FitBuilder:
@@ -76,7 +77,7 @@ class FitBuilder:
     def __init__(self, config: FitConfig) -> None:
         self.config = config = config.with_model()
         self.module = cast("torch.nn.Module", unwrapped(config.module))
-        self._phases = phases_of(config.loss)
+        self._phases = _phases_of(config.loss)
         if self._phases:
             self._objective, self._metrics = self._losses_of_phases()
         else:
@@ -101,6 +102,8 @@ class FitBuilder:
         Raises:
             ConfigurationError: something was asked for that does not go with phases.
         """
+        from descend.experiment.phases import metrics_of_phases
+
         config = self.config
         strategy = config.distribution.chosen()
         others = {
@@ -163,6 +166,8 @@ class FitBuilder:
         remember_classes(module, files and files.classes)
         _say_rounding(module, feeds[Mode.TRAIN], targets)
         if is_phased_optimizer(optimizer):
+            from descend.experiment.phases import PhasedTask
+
             task = PhasedTask(module, self._phases, optimizer, self._autocast, config.metrics)
             stack.callback(optimizer.release)
         else:
@@ -202,6 +207,8 @@ class FitBuilder:
         """The optimizer of the run, or those of its phases as one."""
         if not self._phases:
             return build_optimizer(self.config.optimizer, module)
+        from descend.experiment.phases import build_phased_optimizer
+
         return build_phased_optimizer(self._phases, self.config.optimizer, module)
 
     def _lines(self, callbacks: tuple[Any, ...], trainers: int) -> tuple[ProgressLines, ...]:
@@ -279,6 +286,15 @@ class FitBuilder:
             **({"strategy": repr(self._strategy)} if self._strategy else {}),
             **({"transforms": [describe(one) for one in numerics.transforms]} if numerics.transforms else {}),
         }
+
+
+def _phases_of(loss: Any) -> tuple[Phase, ...]:
+    """The phases where the loss is a list of them."""
+    if not any(map(_is_phase, loss if isinstance(loss, (list, tuple)) else [loss])):
+        return ()
+    from descend.experiment.phases import phases_of
+
+    return phases_of(loss)
 
 
 def _open(sources: Mapping[Mode, Any], loading: Loading, stack: ExitStack) -> dict[Mode, Feed]:

@@ -15,10 +15,11 @@ from descend.callbacks.console import quiet
 from descend.data.samplers import as_sampler
 from descend.experiment.build import strategy_of
 from descend.experiment.build_fit import FitBuilder
-from descend.experiment.execution import RunOptions, assign_ranks, execute_all
+from descend.experiment.execution import assign_ranks, execute_all
 from descend.experiment.field_roles import checked_targets
 from descend.experiment.patched_module import device_of
 from descend.experiment.ranks import mute_other_ranks, require_unsharded
+from descend.experiment.runner import RunOptions
 from descend.lazy import instance_check
 from descend.runtime import process_group
 from descend.runtime.seeds import deterministic_algorithms

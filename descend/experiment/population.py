@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from descend.callbacks.console import say
 from descend.errors import DAMAGED_FILE, ConfigurationError, NumericalError, Stopped, StorageError, exit_code
-from descend.experiment.execution import TrainerContext
-from descend.experiment.no_files import NoFiles
+from descend.experiment.ranks import NoFiles
 from descend.experiment.run_store import DirectoryStore, facts_of, logging_to
 from descend.experiment.runner import (
     Result,
+    TrainerContext,
     begin_or_resume,
     check_exchange,
     finish,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from descend.callbacks import LocalTournament
-    from descend.experiment.execution import RunOptions
+    from descend.experiment.runner import RunOptions
     from descend.launch import TrainerLayout
     from descend.runtime import Communicator
     from descend.train.run import Run

@@ -46,10 +46,8 @@ def resume(run: Run, checkpoint: Path) -> None:
     check_weights(saved, run)
     times, row_seconds = {}, {}
     if isinstance(store, DirectoryStore):
-        store.require_facts()  # before anything is changed
+        times, row_seconds = store.times(checkpoint)  # before anything is changed
     changes = _shown(saved, run)
-    if isinstance(store, DirectoryStore):
-        times, row_seconds = store.times(checkpoint)
     restore(saved, run, changed_options(changes), run.config.reset_optimizer, times, row_seconds)
     if run.state.began is None:  # the run had come to its end; limits count from its beginning, not from there
         run.state.began = ExecutionContext(Mode.TRAIN)

@@ -10,11 +10,11 @@ from descend.arguments.strict_keywords import strict_keywords
 from descend.callbacks.console import say
 from descend.experiment.build_experiment import build_experiment, copied, run_seed
 from descend.experiment.check import check
-from descend.experiment.execution import RunOptions, TrainerContext, assign_ranks, execute_all
+from descend.experiment.execution import assign_ranks, execute_all
 from descend.experiment.experiment import Experiment
 from descend.experiment.graph_task import GraphTask
 from descend.experiment.ranks import mute_other_ranks
-from descend.experiment.runner import Result
+from descend.experiment.runner import Result, RunOptions, TrainerContext
 from descend.graph import TorchModel, Trained
 from descend.runtime import process_group
 from descend.runtime.seeds import deterministic_algorithms

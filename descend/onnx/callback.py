@@ -9,7 +9,7 @@ from descend.callbacks.name_fields import require, require_extra
 from descend.errors import Unsupported, missing_library
 from descend.graph.fields import described_openly
 from descend.train import Callback
-from descend.train.activations import plan_of
+from descend.train.layers import plan_of
 
 if TYPE_CHECKING:
     from descend.train import RunView

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
-    from descend.experiment.phases import PhasedOptimizer
     from descend.optim import Optimizer, Rule
     from descend.optim.schedules import Schedule
+    from descend.train.optimizers.phased import PhasedOptimizer
     from descend.train.population.ltfb import LTFB
     from descend.train.strategies.zero import ZeroRedundancyOptimizer
     from descend.train.transforms.kfac import KFAC
@@ -33,7 +33,7 @@ is_kfac: Callable[[object], TypeIs[KFAC]] = instance_check("descend.train.transf
 is_ltfb: Callable[[object], TypeIs[LTFB]] = instance_check("descend.train.population.ltfb", "LTFB")
 is_own_optimizer: Callable[[object], TypeIs[Optimizer]] = instance_check("descend.optim.optimizer", "Optimizer")
 is_phased_optimizer: Callable[[object], TypeIs[PhasedOptimizer]] = instance_check(
-    "descend.experiment.phases", "PhasedOptimizer"
+    "descend.train.optimizers.phased", "PhasedOptimizer"
 )
 is_rule: Callable[[object], TypeIs[Rule]] = instance_check("descend.optim.rules.base", "Rule")
 is_schedule: Callable[[object], TypeIs[Schedule]] = instance_check("descend.optim.schedules", "Schedule")

@@ -9,7 +9,7 @@ import descend
 from descend.callbacks import ProgressBar
 from descend.errors import ConfigurationError
 from descend.experiment.build import build_run, strategy_of, usual_transforms
-from descend.experiment.no_files import NoFiles
+from descend.experiment.ranks import NoFiles
 from descend.runtime import Communicator
 from descend.train import BatchedIterativeOptimizer, Callback, Mode
 from descend.train.run import RunConfig

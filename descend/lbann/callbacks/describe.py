@@ -10,7 +10,7 @@ from descend.callbacks.name_fields import MODE_WORDS, at_least, require
 from descend.errors import ConfigurationError
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
-from descend.train.activations import plan_of
+from descend.train.layers import plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

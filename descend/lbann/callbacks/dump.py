@@ -23,7 +23,7 @@ from descend.lbann.callbacks.hydrogen_files import (
     write_text,
 )
 from descend.train import Callback
-from descend.train.activations import layer_names
+from descend.train.layers import layer_names
 
 if TYPE_CHECKING:
     import torch

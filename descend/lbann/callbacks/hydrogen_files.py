@@ -20,7 +20,7 @@ import numpy as np
 from descend.callbacks.images import as_array
 from descend.errors import StorageError
 from descend.files import unescape
-from descend.train.activations import plan_of
+from descend.train.layers import plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -16,7 +16,7 @@ from descend.errors import ConfigurationError
 from descend.graph.fields import described_openly
 from descend.torch_private import dropout_class
 from descend.train import Callback
-from descend.train.activations import plan_of
+from descend.train.layers import plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -81,8 +81,8 @@ def run(files: Sequence[str], line: CommandLine) -> None:
     if line.get("exit_after_setup"):
         _set_up(experiment, checked)
         return
-    from descend.experiment.execution import RunOptions
     from descend.experiment.run import run_experiment
+    from descend.experiment.runner import RunOptions
 
     options = RunOptions(free_run_dir(Path.cwd()), procs_per_trainer=line.get("procs_per_trainer"))
     run_experiment(experiment, replace(options, working_dir=Path.cwd()), checked)

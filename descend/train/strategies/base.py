@@ -24,7 +24,7 @@ import contextlib
 import copy
 import functools
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 import torch
 
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from descend.train.run import Run
 
 __all__ = [
-    "RunExecutor",
     "Strategy",
     "StrategyDescription",
     "divide",
@@ -60,18 +59,6 @@ __all__ = [
 ]
 
 
-class RunExecutor(Protocol):
-    """What carries out a run; see `descend.experiment.runner`."""
-
-    def train(self, run: Run) -> Any:
-        """Carry out a run; returns its result."""
-        ...
-
-    def serve(self, run: Run, act: Callable[[], dict[str, Any]]) -> Any:
-        """Run `act`, a worker's loop; the other rank owns the run directory. Returns its result from that of `act`."""
-        ...
-
-
 class Strategy:
     """A single device: nothing is sent.
 
@@ -80,9 +67,11 @@ class Strategy:
         is_sharded: Whether this rank holds only a part of the gradients, so that norms need a collective.
         resets_with_optimizer: Whether its state starts over where the optimizer's does.
         can_repeat_step: Whether a step may be repeated with smaller micro-batches when memory runs out.
+        serves: Whether this rank computes for one that trains and that has the run directory.
     """
 
     is_sharded: bool = False
+    serves: bool = False
     resets_with_optimizer: ClassVar[bool] = False
     can_repeat_step: bool = True
 
@@ -97,9 +86,12 @@ class Strategy:
         """All ranks that take part in the run in any role; their settings are compared before it begins."""
         return self._run.communicator
 
-    def execute(self, run: Run, executor: RunExecutor) -> Any:
-        """Carry out the run in the role that this rank has."""
-        return executor.train(run)
+    def serve(self) -> dict[str, Any]:
+        """Compute for the rank that trains, where this one `serves`, until the run ends; returns what came of it."""
+        return {}
+
+    def dismiss(self, outcome: Any) -> None:
+        """Let the ranks go that compute for this one, which has come to a result, or to an error that it raises."""
 
     # ---- mini-batches
 

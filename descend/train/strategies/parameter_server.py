@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
     from descend.runtime import Communicator
     from descend.train.run import Run
-    from descend.train.strategies.base import RunExecutor
 
 __all__ = ["BatchQueue", "ParameterServer", "ParameterServerRank", "Worker"]
 
@@ -255,23 +254,18 @@ class ParameterServerRank(StaleGradients):
         """See `Strategy.world`."""
         return self._world
 
-    def execute(self, run: Run, executor: RunExecutor) -> Any:
-        """See `Strategy.execute`; the workers end as the server does."""
-        try:
-            result = executor.train(run)
-        except LostPeer:
-            raise
-        except DescendError as error:
-            self._pool.dismiss({"error": type(error).__name__, "problems": list(error.problems)})
-            raise
+    def dismiss(self, outcome: Any) -> None:
+        """See `Strategy.dismiss`; the workers end as the server does."""
+        if isinstance(outcome, DescendError):
+            self._pool.dismiss({"error": type(outcome).__name__, "problems": list(outcome.problems)})
+            return
         end = {
-            "history": result.history,
-            "reason": result.reason,
-            "run_dir": None if result.run_dir is None else str(result.run_dir),
-            "steps": result.steps,
+            "history": outcome.history,
+            "reason": outcome.reason,
+            "run_dir": None if outcome.run_dir is None else str(outcome.run_dir),
+            "steps": outcome.steps,
         }
-        self._pool.dismiss({"end": end}, [*result.module.parameters(), *result.module.buffers()])
-        return result
+        self._pool.dismiss({"end": end}, [*outcome.module.parameters(), *outcome.module.buffers()])
 
     # ---- for the loop
 
@@ -358,6 +352,8 @@ class Worker(Strategy):
         world: This process among all ranks.
     """
 
+    serves = True
+
     def __init__(self, world: Communicator) -> None:
         self._world, self._channel = world, Channel(world)
 
@@ -366,11 +362,7 @@ class Worker(Strategy):
         """See `Strategy.world`."""
         return self._world
 
-    def execute(self, run: Run, executor: RunExecutor) -> Any:
-        """See `Strategy.execute`."""
-        return executor.serve(run, self._serve)
-
-    def _serve(self) -> dict[str, Any]:
+    def serve(self) -> dict[str, Any]:
         """Answer the server's messages; its last words.
 
         Raises:

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from descend.errors import ConfigurationError, nearest
 from descend.torch_private import view_base
-from descend.train.activations import plan_of
+from descend.train.layers import plan_of
 from descend.train.param_groups import current_learning_rates
 from descend.train.transforms.base import GradientTransform
 from descend.train.transforms.check_finite import CheckFinite

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import descend.optim
-from descend.experiment.phases import PhasedOptimizer
+from descend.train.optimizers.phased import PhasedOptimizer
 from descend.train.param_groups import set_option
 
 

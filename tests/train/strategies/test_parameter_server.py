@@ -11,7 +11,7 @@ from thread_ranks import Distributed, on_ranks
 from toys import Regression, data, run_of
 
 import descend
-from descend.errors import ConfigurationError, NumericalError, Stopped
+from descend.errors import ConfigurationError, DescendError, LostPeer, NumericalError, Stopped
 from descend.experiment.build import build_run
 from descend.optim import DCASGD
 from descend.runtime import Communicator
@@ -89,18 +89,23 @@ def threads(monkeypatch):
     monkeypatch.setattr(channel, "distributed", Distributed)
 
 
-class Execution:
+def carry_out_run(run):
     """Carries a run out as the runner does, without files."""
-
-    def train(self, run):
+    strategy, module = run.strategy, run.task.module
+    if strategy.serves:
+        return SimpleNamespace(module=module, **strategy.serve())
+    try:
         run.state.end = train(run, Epochs(2))
-        module = run.task.module
-        return SimpleNamespace(
-            history=run.state.history, reason=run.state.end, run_dir=None, steps=run.state.step, module=module
-        )
-
-    def serve(self, run, act):
-        return SimpleNamespace(module=run.task.module, **act())
+    except LostPeer:
+        raise
+    except DescendError as error:
+        strategy.dismiss(error)
+        raise
+    result = SimpleNamespace(
+        history=run.state.history, reason=run.state.end, run_dir=None, steps=run.state.step, module=module
+    )
+    strategy.dismiss(result)
+    return result
 
 
 def on_server_and_workers(ranks, act=lambda run: None, task=Regression, rule=descend.optim.SGD, server=ParameterServer):
@@ -118,7 +123,7 @@ def on_server_and_workers(ranks, act=lambda run: None, task=Regression, rule=des
             micro_batch_size=10,
         )
         act(run)
-        return run.strategy.execute(run, Execution())
+        return carry_out_run(run)
 
     return on_ranks(ranks, carry_out)
 
