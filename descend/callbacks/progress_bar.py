@@ -1,4 +1,4 @@
-"""A progress bar: steps of the epoch, speed, time left, objective, learning rate, and the newest validation."""
+"""The progress of a run on a terminal: a progress bar during an epoch, and a line after it."""
 
 from __future__ import annotations
 

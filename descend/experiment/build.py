@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from descend.arguments import shown
 from descend.callbacks.console import say
@@ -20,12 +20,10 @@ from descend.train.run import Run, RunConfig
 from descend.train.state import TrainState
 from descend.train.stop_signal import StopSignal
 from descend.train.strategies.base import Strategy, StrategyDescription
-from descend.train.transforms.base import GradientTransform, TransformChain
-from descend.train.transforms.check_finite import CheckFinite
-from descend.train.transforms.clip import AfterBackward, Clip, Penalty, RequireGradient
+from descend.train.transforms.usual import usual_transforms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import torch
 
@@ -34,8 +32,9 @@ if TYPE_CHECKING:
     from descend.train import Callback, Mode
     from descend.train.objective import Task
     from descend.train.store import RunStore
+    from descend.train.transforms.base import TransformChain
 
-__all__ = ["build_run", "check_names", "say_what_is_skipped", "strategy_of", "usual_transforms"]
+__all__ = ["build_run", "check_names", "say_what_is_skipped", "strategy_of"]
 
 _LISTED = 5  # fields that are left out
 
@@ -136,44 +135,6 @@ def build_run(
             raise ConfigurationError(problems)
         strategy.prepare(run, world)
     return run
-
-
-def usual_transforms(
-    on_nonfinite: str = "stop",
-    clip_value: float | None = None,
-    clip_norm: float | None = None,
-    clip_global_norm: float | None = None,
-    others: Sequence[GradientTransform] = (),
-) -> TransformChain:
-    """The transforms of a run; see `descend.train.transforms.base`.
-
-    Args:
-        on_nonfinite: See `CheckFinite`.
-        clip_value: See `Clip`.
-        clip_norm: See `Clip`.
-        clip_global_norm: See `Clip`.
-        others: Transforms of the user's own, between the finite check and clipping. What they make is checked again.
-
-    Raises:
-        ConfigurationError: all numbers and words that are wrong.
-    """
-    problems: list[str] = []
-    chain: list[GradientTransform] = [Penalty(), RequireGradient(), AfterBackward()]
-    parts: list[Callable[[], Sequence[GradientTransform]]] = [
-        lambda: [CheckFinite(on_nonfinite)],
-        lambda: [*others, CheckFinite(on_nonfinite)] if others else [],
-        lambda: [Clip(clip_value, clip_norm, clip_global_norm)],
-    ]
-    for make in parts:
-        try:
-            chain += make()
-        except ConfigurationError as error:
-            problems += [problem for problem in error.problems if problem not in problems]
-    if wrong := [one for one in cast("Sequence[object]", others) if not isinstance(one, GradientTransform)]:
-        problems.append(f"transforms must be instances of descend.GradientTransform, got {wrong[0]!r}")
-    if problems:
-        raise ConfigurationError(problems)
-    return TransformChain(chain)
 
 
 def strategy_of(wanted: Mapping[str, Any]) -> StrategyDescription | None:

@@ -29,7 +29,6 @@ from descend.experiment.losses import describe, loss_of
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.patched_module import WarnUnusedParameters, device_of, patched_for_training
-from descend.experiment.precision import precision_of
 from descend.experiment.runner import RunOptions
 from descend.experiment.text import run_text
 from descend.graph import Model, TorchModel, to_text
@@ -37,6 +36,7 @@ from descend.lower import lower
 from descend.runtime import Communicator, generator, stored_seed
 from descend.torch_private import compiled_call, set_compiled_call
 from descend.train import LTFB, BatchedIterativeOptimizer, Mode
+from descend.train.precision import precision_of
 from descend.train.run import RunConfig
 
 if TYPE_CHECKING:

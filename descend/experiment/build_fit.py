@@ -17,7 +17,7 @@ from descend.data.loading.torch_data import files_of_feed
 from descend.data.tensor_reader import TensorReader
 from descend.errors import ConfigurationError, DataError, warn
 from descend.experiment.batch_norm import share_unit
-from descend.experiment.build import build_run, check_names, say_what_is_skipped, usual_transforms
+from descend.experiment.build import build_run, check_names, say_what_is_skipped
 from descend.experiment.build_optimizer import build_optimizer, optimizer_settings
 from descend.experiment.execution import trainer_seed
 from descend.experiment.field_roles import TARGET_NAMES, check_fields, remember_classes, takes_one
@@ -30,13 +30,14 @@ from descend.experiment.patched_module import (
     layers_with_samples_elsewhere,
     patched_for_training,
 )
-from descend.experiment.precision import precision_of, require_castable
 from descend.experiment.ranks import unwrapped
 from descend.lazy import instance_check
 from descend.train import BatchedIterativeOptimizer, Mode
 from descend.train.optional_classes import is_ltfb, is_phased_optimizer
 from descend.train.patches.dropout import unsupported_dropout
+from descend.train.precision import precision_of, require_castable
 from descend.train.run import RunConfig
+from descend.train.transforms.usual import usual_transforms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The task of an nn.Module: its inputs, its loss and its metrics as numerators and denominators."""
+"""The task of an nn.Module: its calls, its loss and its metrics as numerators and denominators."""
 
 from __future__ import annotations
 

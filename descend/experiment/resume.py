@@ -1,4 +1,4 @@
-"""Brings a run to where a checkpoint stands."""
+"""Brings a run to where a checkpoint stands, and says which of its settings are different now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights out of the checkpoints of a run directory."""
+"""Weights out of the checkpoints of a run directory, into a module or a plain one of torch."""
 
 from __future__ import annotations
 

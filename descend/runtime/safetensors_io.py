@@ -1,4 +1,4 @@
-"""Writes safetensors files, with a checksum for each tensor; `shards.py` reads them.
+"""Tensors in safetensors files: written with a checksum each, and read whole or as the shards of several ranks.
 
 A file is the length of the header (8 bytes, little-endian), the header (JSON: dtype, shape and offsets of each tensor),
 and the bytes of the tensors. Checksums are computed from memory while writing, not from the file afterwards.

@@ -1,4 +1,7 @@
-"""Seeds by name: every consumer of random numbers has a stream of its own, independent of all others."""
+"""What makes a run repeat itself: seeds by name, and deterministic algorithms.
+
+Every consumer of random numbers has a stream of its own, independent of all others.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pass over samples that are not trained on: objective and metrics over every one of them."""
+"""A pass over samples that are not trained on, with the weights that evaluations see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A mini-batch goes through the module in micro-batches, in training, evaluation and inference alike."""
+"""Micro-batches, in which a mini-batch goes through the module, made smaller where memory runs out.
+
+Training, evaluation and inference go through the module alike.
+"""
 
 from __future__ import annotations
 

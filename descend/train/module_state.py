@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of modules and data."""
+"""The state of a module: what a checkpoint keeps of it, and its buffers as they were before a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run stands: one execution context per model and mode."""
+"""Where a run stands: one execution context per model and mode, and the clock that a stopping criterion reads."""
 
 from __future__ import annotations
 

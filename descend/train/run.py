@@ -27,8 +27,8 @@ from descend.train.module_state import BufferSnapshot, LossBuffers, ModuleExtraS
 from descend.train.optimizers.state import OptimizerState
 from descend.train.param_groups import exchange_parameters, group_learning_rates
 from descend.train.progress import Mode, RunClock
+from descend.train.run_checks import RunChecks
 from descend.train.state import AlgorithmState, TrainState
-from descend.train.update_check import RunChecks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

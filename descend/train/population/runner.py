@@ -17,7 +17,7 @@ import torch
 
 from descend.errors import ConfigurationError, NumericalError, Stopped, nearest, warn
 from descend.launch import TrainerLayout, as_trainer
-from descend.launch.trainer_layout import current_trainer
+from descend.launch.environment import current_trainer
 from descend.runtime import Communicator, SaveRequest, generator
 from descend.train.evaluation import AveragingCallback, evaluate
 from descend.train.param_groups import current_learning_rates

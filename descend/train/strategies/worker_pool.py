@@ -1,4 +1,4 @@
-"""The workers of a parameter server: which of them are idle, and the gradients that the others are computing."""
+"""The workers of a parameter server, and the stale gradients that they compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""K-FAC as a training algorithm. `factor_settings.py` has its numbers and schedules, `curvature.py` does the work.
+"""K-FAC as a training algorithm. `FactorSettings` has its numbers and schedules, `curvature.py` does the work.
 
 For a layer s = W a + b, a₊ = (a, 1), g the gradient of a sample's objective by s, and a mini-batch of n samples:
 

@@ -108,7 +108,14 @@ def carry_out_run(run):
     return result
 
 
-def on_server_and_workers(ranks, act=lambda run: None, task=Regression, rule=descend.optim.SGD, server=ParameterServer):
+def on_server_and_workers(
+    ranks,
+    act=lambda run: None,
+    task=Regression,
+    rule=descend.optim.SGD,
+    server=ParameterServer,
+    carry_out_run=carry_out_run,
+):
     """What the run of each rank comes to; `act(run)` is called with each before it begins."""
 
     def carry_out(world):
@@ -185,17 +192,14 @@ def test_objective_and_metrics_are_those_of_all_samples(threads):
 def test_an_error_of_the_server_ends_its_workers_with_the_same_words(threads):
     def act(run):
         run.task.module.weight.data.fill_(math.inf)
-        execute = run.strategy.execute
 
-        def executed(*parts):
-            try:
-                return execute(*parts)
-            except NumericalError as error:
-                return error.problems
+    def problems_of(run):
+        try:
+            return carry_out_run(run)
+        except NumericalError as error:
+            return error.problems
 
-        run.strategy.execute = executed
-
-    server, *workers = on_server_and_workers(3, act)
+    server, *workers = on_server_and_workers(3, act, carry_out_run=problems_of)
     assert server[0].startswith("step 1: the gradient of 'weight', 'bias' is not finite")
     assert server[1].startswith(("rank 1: epoch 1, mini-batch 1", "rank 2: epoch 1, mini-batch 2"))
     assert workers == [server, server]

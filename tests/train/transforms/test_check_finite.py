@@ -9,11 +9,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from toys import Regression, data, run_of
 
 from descend.errors import ConfigurationError, NumericalError
-from descend.experiment.build import usual_transforms
 from descend.train.objective import Ratio, Totals
 from descend.train.precision import Precision
 from descend.train.transforms.base import Gradients
 from descend.train.transforms.check_finite import CheckFinite, FiniteLook, LateCheck, nonfinite_parameters
+from descend.train.transforms.usual import usual_transforms
 
 LARGE = (1024, 512)  # elements that are summed; fewer are looked at in one call for all
 

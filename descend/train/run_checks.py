@@ -1,4 +1,6 @@
-"""Says what a run did not do: updates, trained parameters, callbacks whose time never comes.
+"""Checks of a run: what it did not do, and whether the weights of its ranks have drifted apart.
+
+`UpdateCheck` tells of updates, trained parameters, callbacks whose time never comes:
 
 check_plan   before training: what the limits of the run rule out
 begin        where training begins, or goes on

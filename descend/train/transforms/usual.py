@@ -1,9 +1,15 @@
-"""Clipping: bounds on elements, on the norm of each parameter's gradient, and on the norm of all gradients together."""
+"""The transforms that every run has: regularization, what callbacks see, the finite check, and clipping.
+
+usual_transforms  the chain, in order, with the user's own transforms before clipping
+Clip              bounds on elements, on the norm of each parameter's gradient, and on the norm of all together
+Penalty           the part of an objective that depends on parameters alone, added once a step
+AfterBackward     callbacks look at the whole gradient, before it is checked, changed or clipped
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_
@@ -13,13 +19,54 @@ from descend.arguments.leniency import Deviation, refused
 from descend.errors import ConfigurationError
 from descend.train.events import Event
 from descend.train.objective import Ratio
-from descend.train.transforms.base import GradientTransform
+from descend.train.transforms.base import GradientTransform, TransformChain
+from descend.train.transforms.check_finite import CheckFinite
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from descend.train.run import Run
     from descend.train.transforms.base import Gradients
 
-__all__ = ["AfterBackward", "Clip", "Penalty", "RequireGradient"]
+__all__ = ["AfterBackward", "Clip", "Penalty", "RequireGradient", "usual_transforms"]
+
+
+def usual_transforms(
+    on_nonfinite: str = "stop",
+    clip_value: float | None = None,
+    clip_norm: float | None = None,
+    clip_global_norm: float | None = None,
+    others: Sequence[GradientTransform] = (),
+) -> TransformChain:
+    """The transforms of a run; see `descend.train.transforms.base`.
+
+    Args:
+        on_nonfinite: See `CheckFinite`.
+        clip_value: See `Clip`.
+        clip_norm: See `Clip`.
+        clip_global_norm: See `Clip`.
+        others: Transforms of the user's own, between the finite check and clipping. What they make is checked again.
+
+    Raises:
+        ConfigurationError: all numbers and words that are wrong.
+    """
+    problems: list[str] = []
+    chain: list[GradientTransform] = [Penalty(), RequireGradient(), AfterBackward()]
+    parts: list[Callable[[], Sequence[GradientTransform]]] = [
+        lambda: [CheckFinite(on_nonfinite)],
+        lambda: [*others, CheckFinite(on_nonfinite)] if others else [],
+        lambda: [Clip(clip_value, clip_norm, clip_global_norm)],
+    ]
+    for make in parts:
+        try:
+            chain += make()
+        except ConfigurationError as error:
+            problems += [problem for problem in error.problems if problem not in problems]
+    if wrong := [one for one in cast("Sequence[object]", others) if not isinstance(one, GradientTransform)]:
+        problems.append(f"transforms must be instances of descend.GradientTransform, got {wrong[0]!r}")
+    if problems:
+        raise ConfigurationError(problems)
+    return TransformChain(chain)
 
 
 class Clip(GradientTransform):
