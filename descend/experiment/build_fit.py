@@ -259,7 +259,7 @@ class FitBuilder:
     def _settings(
         self, optimizer: torch.optim.Optimizer, loading: Loading, feeds: Mapping[Mode, Feed]
     ) -> dict[str, Any]:
-        """What a continuation is compared with; `settings_diff.py` says what becomes of a difference."""
+        """What a continuation is compared with; `resume.py` says what becomes of a difference."""
         config, numerics, batching = self.config, self.config.numerics, self.config.batching
         counts = {mode: feed.num_samples for mode, feed in feeds.items() if feed.num_samples is not None}
         precision, sampler = numerics.precision, getattr(feeds[Mode.TRAIN], "sampler", None)

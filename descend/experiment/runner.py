@@ -20,9 +20,7 @@ import torch
 from descend.arguments.leniency import Deviation, refused
 from descend.errors import (
     ConfigurationError,
-    DescendError,
     DirectoryLost,
-    LostPeer,
     NumericalError,
     Stopped,
     StorageError,
@@ -186,22 +184,15 @@ def execute(run: Run) -> Result:
         Stopped: a signal asked it to stop; the state is saved if the run has a directory.
         Other errors of `descend.errors`, as they come.
     """
-    strategy = run.strategy
-    if strategy.serves:
-        return _serve(run)
-    try:
-        result = _train(run)
-    except LostPeer:
-        raise
-    except DescendError as error:
-        strategy.dismiss(error)
-        raise
-    strategy.dismiss(result)
-    return result
+    if (serve := run.strategy.serve) is not None:
+        return _serve(run, serve)
+    with run.strategy.running():
+        reason = _train(run)
+    return result_of(run, reason)
 
 
-def _train(run: Run) -> Result:
-    """Carry out a run from its beginning, or a checkpoint, to its end."""
+def _train(run: Run) -> str:
+    """Train from the beginning, or a checkpoint, to the end; returns why it ended."""
     config = run.config
     if not config.resume and (config.reset_optimizer or config.weights_only):
         raise ConfigurationError("reset_optimizer and weights_only say how to continue a run: they need resume=True")
@@ -212,14 +203,13 @@ def _train(run: Run) -> Result:
         stack.enter_context(run.store.logging())
         begin_or_resume(run, run.store.newest_checkpoint() if config.resume else None)
         stack.enter_context(run.store.noting_end(run))
-        reason = run_algorithm(run, lambda: config.algorithm.apply(run), config.algorithm.trains)
-    return result_of(run, reason)
+        return run_algorithm(run, lambda: config.algorithm.apply(run), config.algorithm.trains)
 
 
-def _serve(run: Run) -> Result:
+def _serve(run: Run, serve: Callable[[], dict[str, Any]]) -> Result:
     """Compute for the rank that trains; its last words say what came of the run."""
     with SignalHandler() as signals, opened(run, signals):
-        end = run.strategy.serve()
+        end = serve()
         own = result_of(run, end["reason"])
     folder = end["run_dir"] and Path(end["run_dir"])
     own = replace(own, history=end["history"], run_dir=folder, steps=end["steps"], outputs={})
@@ -261,7 +251,6 @@ def opened(run: Run, signals: SignalHandler) -> Generator[None]:
         except ConfigurationError:  # nothing was written yet
             run.store.discard()
             raise
-        stack.enter_context(run.strategy.running())
         yield
 
 

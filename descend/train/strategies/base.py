@@ -67,11 +67,11 @@ class Strategy:
         is_sharded: Whether this rank holds only a part of the gradients, so that norms need a collective.
         resets_with_optimizer: Whether its state starts over where the optimizer's does.
         can_repeat_step: Whether a step may be repeated with smaller micro-batches when memory runs out.
-        serves: Whether this rank computes for one that trains and that has the run directory.
+        serve: On a rank that computes for the one that trains: does so until the run ends, and returns what came of it.
     """
 
     is_sharded: bool = False
-    serves: bool = False
+    serve: Callable[[], dict[str, Any]] | None = None
     resets_with_optimizer: ClassVar[bool] = False
     can_repeat_step: bool = True
 
@@ -85,13 +85,6 @@ class Strategy:
     def world(self) -> Communicator:
         """All ranks that take part in the run in any role; their settings are compared before it begins."""
         return self._run.communicator
-
-    def serve(self) -> dict[str, Any]:
-        """Compute for the rank that trains, where this one `serves`, until the run ends; returns what came of it."""
-        return {}
-
-    def dismiss(self, outcome: Any) -> None:
-        """Let the ranks go that compute for this one, which has come to a result, or to an error that it raises."""
 
     # ---- mini-batches
 
@@ -195,7 +188,7 @@ class Strategy:
 
     @contextlib.contextmanager
     def running(self) -> Generator[None]:
-        """Context manager around the whole run."""
+        """Context manager around the whole run of a rank that trains, from before it begins to its end or error."""
         yield
 
     # ---- agreement

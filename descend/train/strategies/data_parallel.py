@@ -4,8 +4,8 @@
     reduce          the rest is sent; ranks synchronize, add up numerator and denominator, and divide once
     optimizer_step  the same on all ranks; then buffers, such as running statistics, are made equal
 
-`buckets.py` sends gradients, `buffers.py` synchronizes buffers, `lockstep.py` pads micro-batches where forward passes
-communicate.
+`buckets.py` sends gradients, `buffers.py` synchronizes buffers, `padding_micro_batches` makes those of all ranks as
+many where forward passes communicate.
 """
 
 from __future__ import annotations

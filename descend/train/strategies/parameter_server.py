@@ -14,6 +14,7 @@ epoch ends when all its gradients have been applied, so each sample counts once 
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -254,18 +255,24 @@ class ParameterServerRank(StaleGradients):
         """See `Strategy.world`."""
         return self._world
 
-    def dismiss(self, outcome: Any) -> None:
-        """See `Strategy.dismiss`; the workers end as the server does."""
-        if isinstance(outcome, DescendError):
-            self._pool.dismiss({"error": type(outcome).__name__, "problems": list(outcome.problems)})
-            return
+    @contextlib.contextmanager
+    def running(self) -> Generator[None]:
+        """See `Strategy.running`; the workers end as the server does."""
+        try:
+            yield
+        except LostPeer:
+            raise
+        except DescendError as error:
+            self._pool.dismiss({"error": type(error).__name__, "problems": list(error.problems)})
+            raise
+        run, module = self._run, self._run.task.module
         end = {
-            "history": outcome.history,
-            "reason": outcome.reason,
-            "run_dir": None if outcome.run_dir is None else str(outcome.run_dir),
-            "steps": outcome.steps,
+            "history": run.state.history,
+            "reason": run.state.end,
+            "run_dir": None if run.store.directory is None else str(run.store.directory),
+            "steps": run.state.step,
         }
-        self._pool.dismiss({"end": end}, [*outcome.module.parameters(), *outcome.module.buffers()])
+        self._pool.dismiss({"end": end}, [*module.parameters(), *module.buffers()])
 
     # ---- for the loop
 
@@ -351,8 +358,6 @@ class Worker(Strategy):
     Args:
         world: This process among all ranks.
     """
-
-    serves = True
 
     def __init__(self, world: Communicator) -> None:
         self._world, self._channel = world, Channel(world)

@@ -107,7 +107,7 @@ def test_a_single_device_has_everything_to_itself():
     run, batch = begun()
     strategy = run.strategy
     assert (strategy.is_sharded, strategy.resets_with_optimizer, strategy.can_repeat_step) == (False, False, True)
-    assert not strategy.serves
+    assert strategy.serve is None
     assert strategy.world is run.communicator
     assert strategy.union(["a", "b"]) == ["a", "b"]
     assert strategy.gradients(batch, lambda: "what is computed") == "what is computed"

@@ -11,7 +11,7 @@ from thread_ranks import Distributed, on_ranks
 from toys import Regression, data, run_of
 
 import descend
-from descend.errors import ConfigurationError, DescendError, LostPeer, NumericalError, Stopped
+from descend.errors import ConfigurationError, NumericalError, Stopped
 from descend.experiment.build import build_run
 from descend.optim import DCASGD
 from descend.runtime import Communicator
@@ -92,20 +92,12 @@ def threads(monkeypatch):
 def carry_out_run(run):
     """Carries a run out as the runner does, without files."""
     strategy, module = run.strategy, run.task.module
-    if strategy.serves:
+    if strategy.serve is not None:
         return SimpleNamespace(module=module, **strategy.serve())
-    try:
+    with strategy.running():
         run.state.end = train(run, Epochs(2))
-    except LostPeer:
-        raise
-    except DescendError as error:
-        strategy.dismiss(error)
-        raise
-    result = SimpleNamespace(
-        history=run.state.history, reason=run.state.end, run_dir=None, steps=run.state.step, module=module
-    )
-    strategy.dismiss(result)
-    return result
+    state = run.state
+    return SimpleNamespace(history=state.history, reason=state.end, run_dir=None, steps=state.step, module=module)
 
 
 def on_server_and_workers(
