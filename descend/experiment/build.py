@@ -146,7 +146,7 @@ def strategy_of(wanted: Mapping[str, Any]) -> StrategyDescription | None:
     Raises:
         ConfigurationError: there are several, or one is not a strategy.
     """
-    given = {
+    given: dict[str, Any] = {
         name: value
         for name, value in wanted.items()
         if value is not None and not (isinstance(value, str) and value == "auto")
@@ -190,7 +190,3 @@ def _default_strategy(
     from descend.train.strategies.data_parallel import DataParallel
 
     return DataParallel()
-
-
-def _is_automatic(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and value == "auto")

@@ -107,7 +107,7 @@ def test_zero_epochs_evaluate_only(tmp_path):
     task = Regression()
     before = task.module.weight.detach().clone()
     result = execute(work(task, epochs=0), tmp_path)
-    assert [row["mode"] for row in result.history] == ["test"]
+    assert [row["mode"] for row in result.history] == ["validation", "test"]
     assert result.steps == 0
     torch.testing.assert_close(task.module.weight.detach(), before, rtol=0, atol=0)
     assert (tmp_path / "checkpoints" / "step-0" / "weights.safetensors").is_file()

@@ -34,7 +34,7 @@ def test_blocks_of_ranks_in_order(ranks, trainers, procs, blocks, of_ranks):
     [
         (6, None, 4, "procs_per_trainer=4 does not divide 6 ranks; 1, 2, 3, 6 do"),
         (4, 3, 2, "3 trainers cannot be divided evenly among 2 blocks of 2 ranks each"),
-        (4, 0, None, "trainers must be an integer >= 1 or None, got 0"),
+        (4, 0, None, "trainers must be an integer >= 1 and <= 1000000 or None, got 0"),
         (4, None, 1.5, "procs_per_trainer must be an integer >= 1 or None, got 1.5"),
     ],
 )

@@ -67,11 +67,9 @@ class Strategy:
         is_sharded: Whether this rank holds only a part of the gradients, so that norms need a collective.
         resets_with_optimizer: Whether its state starts over where the optimizer's does.
         can_repeat_step: Whether a step may be repeated with smaller micro-batches when memory runs out.
-        serve: On a rank that computes for the one that trains: does so until the run ends, and returns what came of it.
     """
 
     is_sharded: bool = False
-    serve: Callable[[], dict[str, Any]] | None = None
     resets_with_optimizer: ClassVar[bool] = False
     can_repeat_step: bool = True
 
@@ -85,6 +83,11 @@ class Strategy:
     def world(self) -> Communicator:
         """All ranks that take part in the run in any role; their settings are compared before it begins."""
         return self._run.communicator
+
+    @property
+    def serve(self) -> Callable[[], dict[str, Any]] | None:
+        """On a rank that computes for the one that trains: does so until the run ends, and returns what came of it."""
+        return None
 
     # ---- mini-batches
 

@@ -367,7 +367,12 @@ class Worker(Strategy):
         """See `Strategy.world`."""
         return self._world
 
-    def serve(self) -> dict[str, Any]:
+    @property
+    def serve(self) -> Callable[[], dict[str, Any]]:
+        """See `Strategy.serve`."""
+        return self._serve
+
+    def _serve(self) -> dict[str, Any]:
         """Answer the server's messages; its last words.
 
         Raises:
