@@ -139,7 +139,7 @@ _SINGLE = {
 }
 
 
-lazy.provide("plain_module", "descend.experiment.export_module", "plain_module")  # for Model.to_torch
+lazy.provide("plain_module", "descend.experiment.saved_weights", "plain_module")  # for Model.to_torch
 lazy.provide("message_classes", "descend.experiment.text", "classes")  # for graph.from_text
 lazy.provide("lbann_readers", "descend.lbann.readers", "LBANN_READERS")
 lazy.provide("refused_lbann_readers", "descend.lbann.readers", "REFUSED")

@@ -191,7 +191,7 @@ def run(
         return
     from descend.experiment.inspect.summary import summary
     from descend.experiment.run import run_experiment
-    from descend.experiment.run_options import RunOptions
+    from descend.experiment.runner import RunOptions
     from descend.runtime.distributed import rank
 
     if show_changes and run_dir:
@@ -265,7 +265,7 @@ def _show_changes(experiment: Experiment, run_dir: Path, reset_optimizer: bool) 
     from descend.experiment.build_experiment import build_graph_run
     from descend.experiment.execution import stored_trainers
     from descend.experiment.resume import diff_settings
-    from descend.experiment.run_options import RunOptions
+    from descend.experiment.runner import RunOptions
 
     several = (stored_trainers(run_dir) or 1) > 1  # all have the same settings, and the first one has the run's seed
     run = build_graph_run(experiment, RunOptions(run_dir, resume=True, reset_optimizer=reset_optimizer))

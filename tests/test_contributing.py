@@ -8,6 +8,28 @@ import torch
 TEXT = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
+ROOT = Path(__file__).parent.parent
+FIT_PATH = (ROOT / "docs" / "explanation" / "fit_path.md").read_text()
+
+
+def test_every_file_that_the_tables_name_is_there():
+    rows = [line for line in TEXT.splitlines() if line.startswith("|")]
+    named = {name for row in rows for name in re.findall(r"`(descend/[\w/]+\.py)`", row)}
+    assert len(named) > 30
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+
+
+def test_the_stations_of_fit_are_functions_of_their_files():
+    stations = re.findall(r"^\| `([\w/]+\.py)` \| `(\w+)` \|", FIT_PATH, re.MULTILINE)
+    assert len(stations) > 15
+    for file, name in stations:
+        assert re.search(rf"^ *(def|class) {name}\b", (ROOT / "descend" / file).read_text(), re.MULTILINE), (file, name)
+    kernels = re.findall(r"`((?:compiler/)?\w+\.py)` \| `?(compiler/\w+\.py|none)", FIT_PATH)
+    assert len(kernels) == 5
+    for engine, source in kernels:
+        assert (ROOT / "descend/optim/engine" / engine).is_file()
+        assert source == "none" or (ROOT / "descend/optim" / source).is_file()
+
 
 def block(word):
     return next(code for code in BLOCKS if word in code)

@@ -64,11 +64,11 @@ class Run:
 """
 FILES = {
     "train/step.py": STEP,
-    "train/__init__.py": "from descend.train.memory import retry\n",
+    "train/__init__.py": "from descend.train.micro_batch import retry\n",
     "train/run.py": RUN,
     "train/state.py": "class TrainState:\n    def advance(self): ...\nclass Other:\n    def advance(self): ...\n",
     "train/other.py": "class Chain:\n    def advance(self): ...\n    def changes(self): ...\n",
-    "train/memory.py": "from descend.optim.sgd import SGD\ndef retry(act): ...\n",
+    "train/micro_batch.py": "from descend.optim.sgd import SGD\ndef retry(act): ...\n",
     "train/strategies/base.py": "class Strategy:\n    def reduce(self): ...\n",
     "train/strategies/data_parallel.py": "class DataParallel:\n    def reduce(self): ...\n    def only(self): ...\n",
     "optim/sgd.py": "from descend.graph.text import read\nfrom descend.errors import Problem\nclass SGD: ...\n",
@@ -117,8 +117,8 @@ def test_the_step_is_drawn_in_order_with_the_file_of_each_call(small):
     assert [line.split() for line in drawings.step_text(small).splitlines()] == [
         ["train_step"],
         ["prepare"],
-        ["retry", "descend/train/memory.py"],
-        ["retry", "descend/train/memory.py"],
+        ["retry", "descend/train/micro_batch.py"],
+        ["retry", "descend/train/micro_batch.py"],
         ["run.strategy.reduce", "descend/train/strategies/base.py"],
         ["run.only", "descend/train/strategies/data_parallel.py"],
         ["each", "of", "run.changes", "descend/train/other.py"],

@@ -93,11 +93,12 @@ def test_nothing_is_an_instance_of_a_class_that_was_not_imported(monkeypatch: py
 LEFT_OUT = """
 descend.graph descend.lower descend.optim descend.pages descend.experiment.text descend.experiment.check
 descend.pages.run descend.data.files descend.data.readers descend.data.description descend.data.transforms
-descend.train.population.runner descend.train.optimizers.zero descend.train.strategies.zero
+descend.train.population.runner descend.train.strategies.zero descend.train.optimizers.phased
 descend.train.strategies.data_parallel descend.data.loading.file_pipeline descend.callbacks.loggers
 descend.runtime.checkpoint descend.runtime.checkpoint_manager descend.runtime.run_directory
 descend.experiment.checkpoint descend.experiment.population descend.experiment.resume descend.experiment.run_store
-descend.experiment.saved_weights descend.data.file_format descend.data.expansion descend.launch.cost_model
+descend.experiment.phases descend.experiment.saved_weights descend.data.file_format descend.data.expansion
+descend.launch.cost_model
 jinja2 google.protobuf safetensors.torch typer rich pyarrow pydantic
 """
 

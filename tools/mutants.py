@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 CORE = (
     "descend/train/step.py",
     "descend/train/state.py",
-    "descend/train/buffer_snapshot.py",
+    "descend/train/module_state.py",
     "descend/train/loop.py",
     "descend/train/stopping.py",
     "descend/train/strategies/*.py",
@@ -47,7 +47,7 @@ CORE = (
     "descend/runtime/checkpoint.py",
     "descend/runtime/checkpoint_manager.py",
     "descend/runtime/sharded_save.py",
-    "descend/runtime/shards.py",
+    "descend/runtime/safetensors_io.py",
     "descend/study/running/study_file.py",
     "descend/study/running/trial_store.py",
 )

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from descend.callbacks.loggers import CSVLogger, Logger, MLflowLogger, TensorBoardLogger, WandbLogger
     from descend.callbacks.norms import GradientNoiseScale, GradientNorm, UpdateNorm, WeightNorm
     from descend.callbacks.print import Print
-    from descend.callbacks.progress_bar import ProgressBar
-    from descend.callbacks.progress_lines import ProgressLines
+    from descend.callbacks.progress_bar import ProgressBar, ProgressLines
     from descend.callbacks.tensorboard import (
         CategoricalAccuracyStrategy,
         MatchType,
@@ -171,8 +170,7 @@ __getattr__, __dir__ = lazy_names(
         "loggers": ("CSVLogger", "Logger", "MLflowLogger", "TensorBoardLogger", "WandbLogger"),
         "norms": ("GradientNoiseScale", "GradientNorm", "UpdateNorm", "WeightNorm"),
         "print": ("Print",),
-        "progress_bar": ("ProgressBar",),
-        "progress_lines": ("ProgressLines",),
+        "progress_bar": ("ProgressBar", "ProgressLines"),
         "tensorboard": (
             "CategoricalAccuracyStrategy",
             "MatchType",

@@ -24,7 +24,7 @@ from descend.callbacks.console import say
 from descend.callbacks.name_fields import at_least, words
 from descend.errors import ConfigurationError, Unsupported, warn
 from descend.graph.fields import described_openly
-from descend.launch.trainer_layout import current_trainer
+from descend.launch.environment import current_trainer
 from descend.machine import as_double
 from descend.train import Callback, Mode
 from descend.train.callback import Beginning

@@ -10,7 +10,7 @@ from descend.arguments.leniency import Deviation, refused
 from descend.callbacks.name_fields import require, words
 from descend.errors import ConfigurationError
 from descend.graph.fields import described_openly
-from descend.launch.trainer_layout import current_trainer
+from descend.launch.environment import current_trainer
 from descend.train import Callback, ExchangeStrategy, Mode
 from descend.train.callback import Beginning
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from descend.callbacks.console import say, with_unit
 from descend.callbacks.name_fields import at_least
-from descend.launch.trainer_layout import current_trainer
+from descend.launch.environment import current_trainer
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:

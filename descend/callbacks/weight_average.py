@@ -66,7 +66,7 @@ class _WeightAverage(Callback):
 
     def before_run(self, run: RunView) -> None:
         """See `Callback.before_run`."""
-        from descend.train.evaluated_weights import write_weights
+        from descend.train.evaluation import write_weights
 
         tensors = self._tensors()
         if self.last_weights is not None:  # the run had ended, with the average in the module
@@ -78,7 +78,7 @@ class _WeightAverage(Callback):
         self._written = self._versions()
 
     def take_in(self, finished: int) -> None:
-        """See `descend.train.evaluated_weights.AveragingCallback.take_in`."""
+        """See `descend.train.evaluation.AveragingCallback.take_in`."""
 
     def before_evaluation(self, evaluation: EvaluationView) -> None:
         """See `Callback.before_evaluation`."""
@@ -91,7 +91,7 @@ class _WeightAverage(Callback):
 
     def after_training(self, run: RunView) -> None:
         """See `Callback.after_training`."""
-        from descend.train.evaluated_weights import write_weights
+        from descend.train.evaluation import write_weights
 
         others_wrote = self._versions() != self._written  # as EarlyStopping with restore_best, which comes before
         if self.average is not None and not others_wrote and self._is_first:

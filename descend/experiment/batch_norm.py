@@ -22,7 +22,7 @@ import torch
 from descend.errors import ConfigurationError, warn
 from descend.experiment.micro_batch_unit import GROUP, last_group, tell_of_whole_groups
 from descend.torch_private import batch_norm_class, instance_norm_class
-from descend.train.patches.replaced_forward import ReplacedForward
+from descend.train.patches import ReplacedForward
 from descend.train.patches.sync_batch_norm import GroupRows, normalize
 from descend.train.strategies.buffers import RunningStatistics
 

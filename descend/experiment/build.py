@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from descend.arguments import shown
 from descend.callbacks.console import say
 from descend.callbacks.name_fields import problems as unknown_names
 from descend.errors import ConfigurationError
-from descend.experiment.no_files import NoFiles
+from descend.experiment.ranks import NoFiles
 from descend.runtime.dtensor import is_sharded
 from descend.terminal import is_tty
 from descend.train import Callbacks
 from descend.train.layers import layer_names
-from descend.train.memory import MicroBatchSize
+from descend.train.micro_batch import MicroBatchSize
 from descend.train.precision import precision_for
 from descend.train.run import Run, RunConfig
 from descend.train.state import TrainState
 from descend.train.stop_signal import StopSignal
 from descend.train.strategies.base import Strategy, StrategyDescription
-from descend.train.transforms.after_backward import AfterBackward
-from descend.train.transforms.base import GradientTransform, TransformChain
-from descend.train.transforms.check_finite import CheckFinite
-from descend.train.transforms.clip import Clip
-from descend.train.transforms.penalty import Penalty, RequireGradient
+from descend.train.transforms.usual import usual_transforms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import torch
 
@@ -36,8 +32,9 @@ if TYPE_CHECKING:
     from descend.train import Callback, Mode
     from descend.train.objective import Task
     from descend.train.store import RunStore
+    from descend.train.transforms.base import TransformChain
 
-__all__ = ["build_run", "check_names", "say_what_is_skipped", "strategy_of", "usual_transforms"]
+__all__ = ["build_run", "check_names", "say_what_is_skipped", "strategy_of"]
 
 _LISTED = 5  # fields that are left out
 
@@ -106,7 +103,7 @@ def build_run(
     parameters = dict(task.module.named_parameters())
     communicator = strategy.communicator(world) if strategy else world
     if shard_optimizer:
-        from descend.train.optimizers.zero import ZeroRedundancyOptimizer
+        from descend.train.strategies.zero import ZeroRedundancyOptimizer
 
         optimizer = ZeroRedundancyOptimizer(optimizer, parameters, communicator)
     watching = tuple(callbacks)
@@ -140,44 +137,6 @@ def build_run(
     return run
 
 
-def usual_transforms(
-    on_nonfinite: str = "stop",
-    clip_value: float | None = None,
-    clip_norm: float | None = None,
-    clip_global_norm: float | None = None,
-    others: Sequence[GradientTransform] = (),
-) -> TransformChain:
-    """The transforms of a run; see `descend.train.transforms.base`.
-
-    Args:
-        on_nonfinite: See `CheckFinite`.
-        clip_value: See `Clip`.
-        clip_norm: See `Clip`.
-        clip_global_norm: See `Clip`.
-        others: Transforms of the user's own, between the finite check and clipping. What they make is checked again.
-
-    Raises:
-        ConfigurationError: all numbers and words that are wrong.
-    """
-    problems: list[str] = []
-    chain: list[GradientTransform] = [Penalty(), RequireGradient(), AfterBackward()]
-    parts: list[Callable[[], Sequence[GradientTransform]]] = [
-        lambda: [CheckFinite(on_nonfinite)],
-        lambda: [*others, CheckFinite(on_nonfinite)] if others else [],
-        lambda: [Clip(clip_value, clip_norm, clip_global_norm)],
-    ]
-    for make in parts:
-        try:
-            chain += make()
-        except ConfigurationError as error:
-            problems += [problem for problem in error.problems if problem not in problems]
-    if wrong := [one for one in cast("Sequence[object]", others) if not isinstance(one, GradientTransform)]:
-        problems.append(f"transforms must be instances of descend.GradientTransform, got {wrong[0]!r}")
-    if problems:
-        raise ConfigurationError(problems)
-    return TransformChain(chain)
-
-
 def strategy_of(wanted: Mapping[str, Any]) -> StrategyDescription | None:
     """The one strategy among what a user has asked for.
 
@@ -187,7 +146,7 @@ def strategy_of(wanted: Mapping[str, Any]) -> StrategyDescription | None:
     Raises:
         ConfigurationError: there are several, or one is not a strategy.
     """
-    given = {
+    given: dict[str, Any] = {
         name: value
         for name, value in wanted.items()
         if value is not None and not (isinstance(value, str) and value == "auto")
@@ -231,7 +190,3 @@ def _default_strategy(
     from descend.train.strategies.data_parallel import DataParallel
 
     return DataParallel()
-
-
-def _is_automatic(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and value == "auto")

@@ -28,16 +28,15 @@ from descend.experiment.graph_task import GraphTask
 from descend.experiment.losses import describe, loss_of
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
-from descend.experiment.patched_module import device_of, patched_for_training
-from descend.experiment.precision import precision_of
-from descend.experiment.run_options import RunOptions
+from descend.experiment.patched_module import WarnUnusedParameters, device_of, patched_for_training
+from descend.experiment.runner import RunOptions
 from descend.experiment.text import run_text
-from descend.experiment.unused_parameters import WarnUnusedParameters
 from descend.graph import Model, TorchModel, to_text
 from descend.lower import lower
 from descend.runtime import Communicator, generator, stored_seed
 from descend.torch_private import compiled_call, set_compiled_call
 from descend.train import LTFB, BatchedIterativeOptimizer, Mode
+from descend.train.precision import precision_of
 from descend.train.run import RunConfig
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from descend.data import OpenReader
     from descend.experiment.check import Checked
     from descend.experiment.experiment import Experiment
-    from descend.experiment.run_options import TrainerContext
+    from descend.experiment.runner import TrainerContext
     from descend.graph import Plan
     from descend.lower.module import LoweredModel
     from descend.train import Trainer, TrainingAlgorithm

@@ -17,23 +17,27 @@ from descend.data.loading.torch_data import files_of_feed
 from descend.data.tensor_reader import TensorReader
 from descend.errors import ConfigurationError, DataError, warn
 from descend.experiment.batch_norm import share_unit
-from descend.experiment.build import build_run, check_names, say_what_is_skipped, usual_transforms
+from descend.experiment.build import build_run, check_names, say_what_is_skipped
 from descend.experiment.build_optimizer import build_optimizer, optimizer_settings
 from descend.experiment.execution import trainer_seed
 from descend.experiment.field_roles import TARGET_NAMES, check_fields, remember_classes, takes_one
 from descend.experiment.losses import FunctionLoss, describe, loss_of, takes_class_numbers
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
-from descend.experiment.patched_module import device_of, layers_with_samples_elsewhere, patched_for_training
-from descend.experiment.phases import PhasedTask, build_phased_optimizer, metrics_of_phases, phases_of
-from descend.experiment.precision import precision_of, require_castable
+from descend.experiment.patched_module import (
+    WarnUnusedParameters,
+    device_of,
+    layers_with_samples_elsewhere,
+    patched_for_training,
+)
 from descend.experiment.ranks import unwrapped
-from descend.experiment.unused_parameters import WarnUnusedParameters
 from descend.lazy import instance_check
 from descend.train import BatchedIterativeOptimizer, Mode
 from descend.train.optional_classes import is_ltfb, is_phased_optimizer
 from descend.train.patches.dropout import unsupported_dropout
+from descend.train.precision import precision_of, require_castable
 from descend.train.run import RunConfig
+from descend.train.transforms.usual import usual_transforms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,9 +45,10 @@ if TYPE_CHECKING:
 
     from descend.data import Feed
     from descend.data.files import FileReader
-    from descend.experiment.fit_config import FitConfig
+    from descend.experiment.fit import FitConfig
     from descend.experiment.losses import Loss
-    from descend.experiment.run_options import TrainerContext
+    from descend.experiment.phases import Phase
+    from descend.experiment.runner import TrainerContext
     from descend.launch import TrainerLayout
     from descend.runtime import Communicator
     from descend.train import Callback
@@ -53,6 +58,7 @@ if TYPE_CHECKING:
 __all__ = ["FitBuilder"]
 
 _is_local_tournament = instance_check("descend.callbacks.local_tournament", "LocalTournament")
+_is_phase = instance_check("descend.experiment.phases", "Phase")
 
 
 class FitBuilder:
@@ -72,7 +78,7 @@ class FitBuilder:
     def __init__(self, config: FitConfig) -> None:
         self.config = config = config.with_model()
         self.module = cast("torch.nn.Module", unwrapped(config.module))
-        self._phases = phases_of(config.loss)
+        self._phases = _phases_of(config.loss)
         if self._phases:
             self._objective, self._metrics = self._losses_of_phases()
         else:
@@ -97,6 +103,8 @@ class FitBuilder:
         Raises:
             ConfigurationError: something was asked for that does not go with phases.
         """
+        from descend.experiment.phases import metrics_of_phases
+
         config = self.config
         strategy = config.distribution.chosen()
         others = {
@@ -159,6 +167,8 @@ class FitBuilder:
         remember_classes(module, files and files.classes)
         _say_rounding(module, feeds[Mode.TRAIN], targets)
         if is_phased_optimizer(optimizer):
+            from descend.experiment.phases import PhasedTask
+
             task = PhasedTask(module, self._phases, optimizer, self._autocast, config.metrics)
             stack.callback(optimizer.release)
         else:
@@ -198,6 +208,8 @@ class FitBuilder:
         """The optimizer of the run, or those of its phases as one."""
         if not self._phases:
             return build_optimizer(self.config.optimizer, module)
+        from descend.experiment.phases import build_phased_optimizer
+
         return build_phased_optimizer(self._phases, self.config.optimizer, module)
 
     def _lines(self, callbacks: tuple[Any, ...], trainers: int) -> tuple[ProgressLines, ...]:
@@ -247,7 +259,7 @@ class FitBuilder:
     def _settings(
         self, optimizer: torch.optim.Optimizer, loading: Loading, feeds: Mapping[Mode, Feed]
     ) -> dict[str, Any]:
-        """What a continuation is compared with; `settings_diff.py` says what becomes of a difference."""
+        """What a continuation is compared with; `resume.py` says what becomes of a difference."""
         config, numerics, batching = self.config, self.config.numerics, self.config.batching
         counts = {mode: feed.num_samples for mode, feed in feeds.items() if feed.num_samples is not None}
         precision, sampler = numerics.precision, getattr(feeds[Mode.TRAIN], "sampler", None)
@@ -275,6 +287,15 @@ class FitBuilder:
             **({"strategy": repr(self._strategy)} if self._strategy else {}),
             **({"transforms": [describe(one) for one in numerics.transforms]} if numerics.transforms else {}),
         }
+
+
+def _phases_of(loss: Any) -> tuple[Phase, ...]:
+    """The phases where the loss is a list of them."""
+    if not any(map(_is_phase, loss if isinstance(loss, (list, tuple)) else [loss])):
+        return ()
+    from descend.experiment.phases import phases_of
+
+    return phases_of(loss)
 
 
 def _open(sources: Mapping[Mode, Any], loading: Loading, stack: ExitStack) -> dict[Mode, Feed]:

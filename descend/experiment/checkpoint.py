@@ -22,7 +22,7 @@ from descend.runtime import Snapshot, flatten, unflatten, verify
 from descend.runtime.checkpoint import optimizer_tensors_of, read_plain_state, weights_of
 from descend.runtime.dtensor import copy_into, from_shard, is_sharded, local_region
 from descend.runtime.rows import RESTART, ROWS, RowList, read_rows
-from descend.runtime.shards import Region
+from descend.runtime.safetensors_io import Region
 from descend.train.module_state import tensors_of
 from descend.train.progress import Mode
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from descend.runtime.shards import TensorFiles
+    from descend.runtime.safetensors_io import TensorFiles
     from descend.train.run import Run
 
 __all__ = [

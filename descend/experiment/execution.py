@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from descend.errors import DAMAGED_FILE, ConfigurationError
-from descend.experiment.no_files import NoFiles
-from descend.experiment.run_options import TrainerContext
-from descend.experiment.runner import Result, execute
+from descend.experiment.ranks import NoFiles
+from descend.experiment.runner import Result, RunOptions, TrainerContext, execute
 from descend.files import bounded_text
 from descend.launch import layout_trainers
 from descend.runtime import seed_of
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from descend.experiment.run_options import RunOptions
     from descend.launch import TrainerLayout
     from descend.runtime import Communicator
     from descend.train.run import Run

@@ -30,13 +30,12 @@ from descend.experiment.fit import device_of
 from descend.experiment.losses import Loss, loss_of, takes_class_numbers
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
-from descend.experiment.precision import precision_of
 from descend.lazy import instance_check
 from descend.runtime import Communicator
 from descend.train.activations import ActivationRecorder
-from descend.train.memory import MicroBatchSize, retry_on_oom
-from descend.train.micro_batch import MicroBatch, split_into_micro_batches
+from descend.train.micro_batch import MicroBatch, MicroBatchSize, retry_on_oom, split_into_micro_batches
 from descend.train.objective import Totals
+from descend.train.precision import precision_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence

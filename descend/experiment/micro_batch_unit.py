@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from descend.arguments.leniency import Deviation
 from descend.errors import ConfigurationError, warn
-from descend.train.memory import part_size
+from descend.train.micro_batch import part_size
 
 if TYPE_CHECKING:
     from descend.graph import Plan, PlannedLayer

@@ -15,6 +15,8 @@ from descend.errors import Unsupported, warn
 from descend.experiment.batch_norm import BatchNormGroups, spans_ranks
 from descend.runtime.dtensor import is_sharded
 from descend.torch_private import batch_norm_class
+from descend.train import Callback
+from descend.train.events import Event
 from descend.train.module_state import modes_kept
 from descend.train.patches.dropout import RANDOM_LAYERS, ReproducibleDropout
 
@@ -24,10 +26,17 @@ if TYPE_CHECKING:
     from descend.data import Feed
     from descend.experiment.module_task import ModuleTask
     from descend.runtime import Communicator
+    from descend.train import EpochView, StepView
     from descend.train.micro_batch import MicroBatch
     from descend.train.strategies.buffers import RunningStatistics
 
-__all__ = ["TrainingPatches", "device_of", "layers_with_samples_elsewhere", "patched_for_training"]
+__all__ = [
+    "TrainingPatches",
+    "WarnUnusedParameters",
+    "device_of",
+    "layers_with_samples_elsewhere",
+    "patched_for_training",
+]
 
 
 class TrainingPatches(NamedTuple):
@@ -167,3 +176,37 @@ def patched_for_training(
             yield TrainingPatches(begin, norms.unit, norms.running, joint)
         finally:
             norms.close()
+
+
+# ---- warns of unused parameters: trainable, and without a gradient in the whole first epoch
+
+
+class WarnUnusedParameters(Callback):
+    """Warns of trainable parameters that got no gradient in the first epoch.
+
+    Runs:  after_backward, after_epoch.
+    Reads: which parameters have a gradient. Changes nothing.
+    Costs: a check of each parameter in the first step, nothing once all have had a gradient.
+    """
+
+    def __init__(self) -> None:
+        self._without_gradient: dict[str, torch.nn.Parameter] = {}
+
+    def after_backward(self, step: StepView) -> None:
+        """See `Callback.after_backward`."""
+        if step.step == 1:  # a resumed run has not seen all of its first epoch
+            self._without_gradient = {name: p for name, p in step.module.named_parameters() if p.requires_grad}
+        if self._without_gradient:
+            self._without_gradient = {name: p for name, p in self._without_gradient.items() if p.grad is None}
+        if not self._without_gradient:
+            step.run.unsubscribe(self, Event.AFTER_BACKWARD)
+
+    def after_epoch(self, epoch: EpochView) -> None:
+        """See `Callback.after_epoch`."""
+        if self._without_gradient and epoch.samples[0] == epoch.samples[1]:
+            names = ", ".join(f"'{name}'" for name in self._without_gradient)
+            warn(
+                f"unused parameters: {names} got no gradient in the first epoch and are not trained, because the "
+                "forward pass does not use them or detaches them; freeze them with requires_grad_(False) if intended"
+            )
+        self._without_gradient = {}

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from descend.callbacks.console import say
 from descend.errors import DAMAGED_FILE, ConfigurationError, NumericalError, Stopped, StorageError, exit_code
-from descend.experiment.no_files import NoFiles
-from descend.experiment.run_options import TrainerContext
+from descend.experiment.ranks import NoFiles
 from descend.experiment.run_store import DirectoryStore, facts_of, logging_to
 from descend.experiment.runner import (
     Result,
+    TrainerContext,
     begin_or_resume,
     check_exchange,
     finish,
@@ -36,10 +36,10 @@ from descend.files import bounded_text
 from descend.launch import as_trainer
 from descend.lazy import instance_check, registered
 from descend.runtime import RunDirectory, SignalHandler, good_checkpoints, read_state, within_trainer
+from descend.train.events import announced
 from descend.train.optional_classes import is_ltfb
 from descend.train.population.exchange import STATE
 from descend.train.population.runner import Population, TrainerRun
-from descend.train.views import announced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from descend.callbacks import LocalTournament
-    from descend.experiment.run_options import RunOptions
+    from descend.experiment.runner import RunOptions
     from descend.launch import TrainerLayout
     from descend.runtime import Communicator
     from descend.train.run import Run

@@ -7,7 +7,7 @@ import re
 import tempfile
 import warnings
 import weakref
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import CodeType
@@ -21,12 +21,13 @@ from descend.data import Batches
 from descend.data.loading.batch_iterable import BatchIterable
 from descend.data.nested_fields import digest_of, spread
 from descend.errors import ConfigurationError, DescendError, warn
-from descend.runtime.checksums import bits_sum
 from descend.runtime.dtensor import copy_into, fsdp_modules, full_tensor, is_sharded, mesh_size
 from descend.torch_private import reset_reducer
 from descend.train import Mode
-from descend.train.memory import suggested_group
+from descend.train.micro_batch import suggested_group
+from descend.train.module_state import bits_sum
 from descend.train.optional_classes import is_kfac, is_sharded_optimizer
+from descend.train.store import RunStore
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -40,13 +41,12 @@ if TYPE_CHECKING:
     from descend.train.run import Run
 
 __all__ = [
+    "NoFiles",
     "mute_other_ranks",
     "require_same_configuration",
     "require_unsharded",
-    "scratch_directory",
     "unwrapped",
 ]
-
 
 _COMPARED = 64  # samples of each mode that ranks compare
 
@@ -105,13 +105,6 @@ def mute_other_ranks(process: Communicator) -> Generator[None]:
     with muted(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-@contextmanager
-def scratch_directory() -> Generator[Path]:
-    """A folder for what callbacks write on a rank that keeps no files; it is removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="descend-rank-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
 
 
 def require_same_configuration(run: Run) -> None:
@@ -305,3 +298,25 @@ def _content(code: CodeType) -> str:
         for one in code.co_consts
     ]
     return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars} {constants}"
+
+
+# ---- the store of a run that keeps no files
+
+
+class NoFiles(RunStore):
+    """Keeps nothing, and restores runs from checkpoints that others wrote."""
+
+    @contextmanager
+    def opened(self, run: Run) -> Generator[None]:
+        """See `RunStore.opened`."""
+        with ExitStack() as stack:
+            if not run.communicator.is_rank_zero:
+                folder = tempfile.TemporaryDirectory(prefix="descend-rank-", ignore_cleanup_errors=True)
+                self.scratch = Path(stack.enter_context(folder))
+            yield
+
+    def load(self, run: Run, checkpoint: Path) -> None:
+        """See `RunStore.load`."""
+        from descend.experiment.checkpoint import load, restore
+
+        restore(load(checkpoint, run), run)

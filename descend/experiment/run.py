@@ -14,11 +14,10 @@ from descend.experiment.execution import assign_ranks, execute_all
 from descend.experiment.experiment import Experiment
 from descend.experiment.graph_task import GraphTask
 from descend.experiment.ranks import mute_other_ranks
-from descend.experiment.run_options import RunOptions, TrainerContext
-from descend.experiment.runner import Result
+from descend.experiment.runner import Result, RunOptions, TrainerContext
 from descend.graph import TorchModel, Trained
 from descend.runtime import process_group
-from descend.runtime.determinism import deterministic_algorithms
+from descend.runtime.seeds import deterministic_algorithms
 
 if TYPE_CHECKING:
     import os

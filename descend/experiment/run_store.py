@@ -21,12 +21,12 @@ from descend.callbacks.console import listening, say
 from descend.errors import DescendError, StorageError, exit_code
 from descend.experiment.best import monitored_metric
 from descend.experiment.checkpoint import capture
-from descend.experiment.no_files import NoFiles
+from descend.experiment.ranks import NoFiles
 from descend.lazy import instance_check, registered
 from descend.machine import __version__
 from descend.runtime import CheckpointManager, Communicator, RunDirectory, SaveRequest, require_storable
-from descend.runtime.determinism import arithmetic_settings
 from descend.runtime.directory_lock import HeldFolder
+from descend.runtime.seeds import arithmetic_settings
 from descend.train.module_state import tensors_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,6 @@ class DirectoryStore(NoFiles):
         self._files: RunDirectory | None = None  # on rank zero, while it is open
         self.checkpoints: CheckpointManager | None = None  # likewise
         self._held: HeldFolder | None = None  # while it is open
-        self._save_seconds = 0.0
 
     @contextmanager
     def opened(self, run: Run) -> Generator[None]:
@@ -112,18 +111,14 @@ class DirectoryStore(NoFiles):
         name = self._communicator.on_rank_zero(lambda: str(checkpoints.open() or "") if checkpoints else "")
         return Path(name) if name else None
 
-    def require_facts(self) -> None:
-        """Read `run.json` before anything is changed.
+    def times(self, checkpoint: Path) -> tuple[dict[str, float], dict[tuple[str, int, int], float]]:
+        """The durations noted with a checkpoint, and the length of each epoch and evaluation that has a row.
 
         Raises:
-            StorageError: it is missing or damaged.
+            StorageError: `run.json` is missing or damaged.
         """
-        files = self._files
-        self._communicator.on_rank_zero(lambda: files.facts() and None if files else None)
-
-    def times(self, checkpoint: Path) -> tuple[dict[str, float], dict[tuple[str, int, int], float]]:
-        """The durations noted with a checkpoint, and the length of each epoch and evaluation that has a row."""
         files, checkpoints = self._files, self.checkpoints
+        self._communicator.on_rank_zero(lambda: files.facts() and None if files else None)
         times = self._communicator.on_rank_zero(lambda: checkpoints.times(checkpoint) if checkpoints else {})
         rows = self._communicator.on_rank_zero(lambda: list(files.seconds_of_rows().items()) if files else [])
         return times, {(mode, epoch, step): seconds for (mode, epoch, step), seconds in rows}
@@ -201,8 +196,14 @@ class DirectoryStore(NoFiles):
         """See `RunStore.save`."""
         if self.directory is None:
             return None
+
+        def wait_for_shards() -> None:  # those of an asynchronous save, perhaps of the same step, are read until then
+            if self._files is not None and self.checkpoints is not None:
+                self._files.require_ownership()
+                self.checkpoints.wait()
+
         if run.strategy.is_sharded:
-            self._communicator.on_rank_zero(self._wait_for_shards)
+            self._communicator.on_rank_zero(wait_for_shards)
         from descend.runtime.sharded_save import stage_shards
 
         place = self.directory if self._held is None else self._held.place
@@ -217,7 +218,7 @@ class DirectoryStore(NoFiles):
             path = self.checkpoints.save(snapshot, request or SaveRequest(), final)
             return str(path or ""), self.checkpoints.longest_seconds
 
-        path, self._save_seconds = self._communicator.on_rank_zero(write)
+        path, self.save_seconds = self._communicator.on_rank_zero(write)
         return Path(path) if path else None
 
     def require_ownership(self) -> None:
@@ -245,17 +246,6 @@ class DirectoryStore(NoFiles):
             self.scratch = None
         self.directory = Path(moved)
         return self.directory
-
-    def _wait_for_shards(self) -> None:
-        """Before ranks write shards: those of an asynchronous save, perhaps of the same step, are no longer read."""
-        if self._files is not None and self.checkpoints is not None:
-            self._files.require_ownership()
-            self.checkpoints.wait()
-
-    @property
-    def save_seconds(self) -> float:
-        """See `RunStore.save_seconds`."""
-        return self._save_seconds
 
 
 @contextmanager

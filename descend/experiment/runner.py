@@ -1,6 +1,6 @@
 """Carries out a run, whatever described it: directory, signals, checkpoints, training, the last evaluation.
 
-execute            the run in the role that its strategy gives this rank
+execute            the run in the role that its strategy gives this rank: it trains, or computes for the one that does
   opened             ranks are compared, the store opens, callbacks set themselves up
   begin_or_resume    a new directory, or a checkpoint
   run_algorithm      training, then the test samples, then the last checkpoint
@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.arguments.leniency import Deviation, refused
-from descend.errors import ConfigurationError, DirectoryLost, NumericalError, Stopped, StorageError, nearest, warn
+from descend.errors import (
+    ConfigurationError,
+    DirectoryLost,
+    NumericalError,
+    Stopped,
+    StorageError,
+    nearest,
+    warn,
+)
 from descend.experiment.best import Best, best_epoch, monitored_metric
 from descend.experiment.ranks import require_same_configuration
 from descend.runtime import STOPPED, SaveRequest, SignalHandler
@@ -27,21 +35,25 @@ from descend.runtime.seeds import forked_rng
 from descend.terminal import hold_standard_streams
 from descend.terminal.display import printable
 from descend.train import Event, Mode
-from descend.train.evaluated_weights import write_weights
-from descend.train.evaluation import averages_of, evaluate
+from descend.train.evaluation import averages_of, evaluate, write_weights
+from descend.train.events import announced
 from descend.train.module_state import tensors_of
 from descend.train.optional_classes import is_ltfb
 from descend.train.transforms.check_finite import CheckFinite
-from descend.train.views import announced
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Generator, Mapping
 
+    from descend.runtime import Communicator
     from descend.train.callback import Monitored
     from descend.train.run import Run
+    from descend.train.store import RunStore
 
 __all__ = [
     "Result",
+    "RunOptions",
+    "TrainerContext",
     "begin_or_resume",
     "check_exchange",
     "execute",
@@ -52,6 +64,57 @@ __all__ = [
     "save_stopped",
     "saved_after_error",
 ]
+
+
+@dataclass(frozen=True)
+class TrainerContext:
+    """One of several trainers.
+
+    Attributes:
+        number: Its number.
+        communicator: This process among the ranks of the trainer.
+        store: Where it keeps rows and checkpoints.
+    """
+
+    number: int
+    communicator: Communicator
+    store: RunStore
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Where a run is kept and who carries it out, as `descend.fit` and `descend.run` take it.
+
+    Attributes:
+        run_dir: A new or empty directory; with `resume`, that of the run to continue; None makes a dated one.
+        keep_files: False keeps no files at all.
+        resume: Continue the newest good checkpoint of `run_dir`; without one, begin.
+        reset_optimizer: With `resume`, continue the checkpoint with an optimizer without state.
+        weights_only: With `resume`, start over with those weights of the checkpoint that fit by name and shape.
+        trainers: How many train the model; None for one a block of ranks.
+        procs_per_trainer: Ranks of a block; None for LBANN_PROCS_PER_TRAINER or all.
+        deterministic: Let torch take algorithms that give the same bits each time while the run lasts, and refuse an
+            operation without one. On a GPU only that makes a repeated or continued run the same to the bit.
+        working_dir: Where relative names of callbacks lie; None for the run directory.
+        check_ranks: With several ranks that hold copies of the weights, compare these now and then and at the end, at a
+            cost below a thousandth; a rank whose weights have drifted away ends the run.
+    """
+
+    run_dir: str | os.PathLike[str] | None = None
+    keep_files: bool = True
+    resume: bool = False
+    reset_optimizer: bool = False
+    weights_only: bool = False
+    trainers: int | None = None
+    procs_per_trainer: int | None = None
+    deterministic: bool = False
+    working_dir: Path | None = None
+    check_ranks: bool = True
+
+    @property
+    def continued(self) -> str | os.PathLike[str] | None:
+        """The directory of the run that is continued; None for a new run."""
+        return self.run_dir if self.resume else None
 
 
 @dataclass(frozen=True)
@@ -121,37 +184,36 @@ def execute(run: Run) -> Result:
         Stopped: a signal asked it to stop; the state is saved if the run has a directory.
         Other errors of `descend.errors`, as they come.
     """
-    return run.strategy.execute(run, _Executor())
+    if (serve := run.strategy.serve) is not None:
+        return _serve(run, serve)
+    with run.strategy.running():
+        reason = _train(run)
+    return result_of(run, reason)
 
 
-class _Executor:
-    """See `descend.train.strategies.base.RunExecutor`."""
+def _train(run: Run) -> str:
+    """Train from the beginning, or a checkpoint, to the end; returns why it ended."""
+    config = run.config
+    if not config.resume and (config.reset_optimizer or config.weights_only):
+        raise ConfigurationError("reset_optimizer and weights_only say how to continue a run: they need resume=True")
+    check_exchange(run)
+    with ExitStack() as stack:
+        signals = stack.enter_context(SignalHandler())
+        stack.enter_context(opened(run, signals))
+        stack.enter_context(run.store.logging())
+        begin_or_resume(run, run.store.newest_checkpoint() if config.resume else None)
+        stack.enter_context(run.store.noting_end(run))
+        return run_algorithm(run, lambda: config.algorithm.apply(run), config.algorithm.trains)
 
-    def train(self, run: Run) -> Result:
-        """Carry out a run from its beginning, or a checkpoint, to its end."""
-        config = run.config
-        if not config.resume and (config.reset_optimizer or config.weights_only):
-            raise ConfigurationError(
-                "reset_optimizer and weights_only say how to continue a run: they need resume=True"
-            )
-        check_exchange(run)
-        with ExitStack() as stack:
-            signals = stack.enter_context(SignalHandler())
-            stack.enter_context(opened(run, signals))
-            stack.enter_context(run.store.logging())
-            begin_or_resume(run, run.store.newest_checkpoint() if config.resume else None)
-            stack.enter_context(run.store.noting_end(run))
-            reason = run_algorithm(run, lambda: config.algorithm.apply(run), config.algorithm.trains)
-        return result_of(run, reason)
 
-    def serve(self, run: Run, act: Callable[[], dict[str, Any]]) -> Result:
-        """Let `act` compute for another rank; its last words say what came of the run."""
-        with SignalHandler() as signals, opened(run, signals):
-            end = act()
-            own = result_of(run, end["reason"])
-        folder = end["run_dir"] and Path(end["run_dir"])
-        own = replace(own, history=end["history"], run_dir=folder, steps=end["steps"], outputs={})
-        return replace(own, monitored=monitored_metric(run.callbacks.all, own.history))
+def _serve(run: Run, serve: Callable[[], dict[str, Any]]) -> Result:
+    """Compute for the rank that trains; its last words say what came of the run."""
+    with SignalHandler() as signals, opened(run, signals):
+        end = serve()
+        own = result_of(run, end["reason"])
+    folder = end["run_dir"] and Path(end["run_dir"])
+    own = replace(own, history=end["history"], run_dir=folder, steps=end["steps"], outputs={})
+    return replace(own, monitored=monitored_metric(run.callbacks.all, own.history))
 
 
 def check_exchange(run: Run) -> None:
@@ -189,7 +251,6 @@ def opened(run: Run, signals: SignalHandler) -> Generator[None]:
         except ConfigurationError:  # nothing was written yet
             run.store.discard()
             raise
-        stack.enter_context(run.strategy.running())
         yield
 
 

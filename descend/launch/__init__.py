@@ -3,10 +3,18 @@
 from typing import TYPE_CHECKING
 
 from descend.launch import flux, local, lsf, mpi, pjm, slurm
-from descend.launch.environment import SINGLE_PROCESS, RankEnvironment, detect, timeout_seconds
+from descend.launch.environment import (
+    SINGLE_PROCESS,
+    RankEnvironment,
+    TrainerLayout,
+    as_trainer,
+    current_trainer,
+    detect,
+    layout_trainers,
+    timeout_seconds,
+)
 from descend.launch.job import Job, JobArray
 from descend.launch.local import cores
-from descend.launch.trainer_layout import TrainerLayout, as_trainer, current_trainer, layout_trainers
 from descend.lazy import lazy_names
 
 if TYPE_CHECKING:

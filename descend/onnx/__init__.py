@@ -51,7 +51,7 @@ def save(
         StorageError: the file cannot be written.
     """
     _require()
-    from descend.experiment.export_module import plain_module, planned_for_export
+    from descend.experiment.saved_weights import plain_module, planned_for_export
     from descend.graph import TorchModel
     from descend.onnx.export import export
     from descend.runtime.run_directory import write_beside

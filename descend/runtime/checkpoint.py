@@ -30,8 +30,7 @@ from descend.errors import DAMAGED_FILE, StorageError, warn
 from descend.files import escape, regular_file, unescape
 from descend.machine import __version__
 from descend.runtime.run_directory import write_beside
-from descend.runtime.safetensors_io import check_layout, damaged_tensors, write_tensors
-from descend.runtime.shards import TensorFiles
+from descend.runtime.safetensors_io import TensorFiles, check_layout, damaged_tensors, write_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -26,7 +26,7 @@ from descend import errors
 from descend.data.plain_arrays import plain_tensor, widened
 from descend.errors import ConfigurationError, DescendError, LostPeer
 from descend.runtime.gpu_copies import send_to_gpu
-from descend.runtime.shared_all_reduce import SPIN_SECONDS, SharedAllReduce
+from descend.runtime.shared_memory import SPIN_SECONDS, SharedAllReduce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence

@@ -20,7 +20,7 @@ from descend.files import escape
 from descend.runtime.checkpoint import StagedShards, file_problems
 from descend.runtime.checkpoint_manager import RETRY_SECONDS, first_not_finite
 from descend.runtime.dtensor import is_sharded, local_shard
-from descend.runtime.shards import own_shards, whole_tensors, write_shards
+from descend.runtime.safetensors_io import own_shards, whole_tensors, write_shards
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -19,7 +19,7 @@ from descend.arguments import check_choice, require
 from descend.data import Batches
 from descend.errors import ConfigurationError, Unsupported, nearest
 from descend.runtime import generator, seed_step
-from descend.train.evaluated_weights import EvaluatedWeights
+from descend.train.evaluation import EvaluatedWeights
 from descend.train.layers import weights_of_layer
 from descend.train.micro_batch import MicroBatch
 from descend.train.param_groups import options_of, set_each, set_option

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from descend.errors import DataError, Stopped
 from descend.train.evaluation import evaluate, external_metrics
 from descend.train.events import EpochView, Event
-from descend.train.interruption import interruptible, raise_if_stop_requested
 from descend.train.progress import Mode
 from descend.train.state import EpochProgress
 from descend.train.step import train_step
+from descend.train.stop_signal import interruptible, raise_if_stop_requested
 
 if TYPE_CHECKING:
     from descend.train.run import Run

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from descend.optim import Optimizer, Rule
     from descend.optim.schedules import Schedule
     from descend.train.optimizers.phased import PhasedOptimizer
-    from descend.train.optimizers.zero import ZeroRedundancyOptimizer
     from descend.train.population.ltfb import LTFB
+    from descend.train.strategies.zero import ZeroRedundancyOptimizer
     from descend.train.transforms.kfac import KFAC
 
 __all__ = [
@@ -38,7 +38,7 @@ is_phased_optimizer: Callable[[object], TypeIs[PhasedOptimizer]] = instance_chec
 is_rule: Callable[[object], TypeIs[Rule]] = instance_check("descend.optim.rules.base", "Rule")
 is_schedule: Callable[[object], TypeIs[Schedule]] = instance_check("descend.optim.schedules", "Schedule")
 is_sharded_optimizer: Callable[[object], TypeIs[ZeroRedundancyOptimizer]] = instance_check(
-    "descend.train.optimizers.zero", "ZeroRedundancyOptimizer"
+    "descend.train.strategies.zero", "ZeroRedundancyOptimizer"
 )
 
 

@@ -1,4 +1,4 @@
-"""Where a run stands: one execution context per model and mode."""
+"""Where a run stands: one execution context per model and mode, and the clock that a stopping criterion reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ExecutionContext", "Mode", "Progress"]
+    from descend.train.run import Run
+
+__all__ = ["ExecutionContext", "Mode", "Progress", "RunClock"]
 
 
 class Mode(StrEnum):
@@ -93,3 +95,40 @@ class Progress(NamedTuple):
     seconds_this_run: float = 0.0
     values: Mapping[str, float] = MappingProxyType({})
     seconds_to_end: float = 0.0
+
+
+# ---- how far a run has come, in steps, epochs and seconds: what its stopping criterion decides by
+
+
+class RunClock:
+    """Measures the progress of a run.
+
+    Args:
+        run: The run; its time counts from now.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.start()
+
+    def start(self) -> None:
+        """Count `seconds_this_run` from now, by the clock that all ranks read alike once they are synchronized."""
+        self._began_seconds = self._run.communicator.now()
+
+    def progress(self) -> Progress:
+        """What a stopping criterion sees, counted from where the algorithm under way was started."""
+        run = self._run
+        state, since = run.state, run.state.began or _BEGINNING
+        steps = state.epoch_progress.step_seconds if state.epoch_progress else ()
+        last_step = steps[-1] if steps else 0.0
+        return Progress(
+            state.step - since.step,
+            state.epochs_done - since.epoch,
+            state.seconds,
+            run.communicator.now() - self._began_seconds,
+            state.values,
+            2 * run.store.save_seconds + last_step + sum(state.evaluation_seconds.values()),
+        )
+
+
+_BEGINNING = ExecutionContext(Mode.TRAIN)

@@ -20,18 +20,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from descend.train.activations import ActivationRecorder
-from descend.train.buffer_snapshot import BufferSnapshot
 from descend.train.callback_api import RunControl
-from descend.train.clock import RunClock
-from descend.train.history import RunHistory
-from descend.train.memory import MicroBatchSize
-from descend.train.module_state import LossBuffers, ModuleExtraState, ReplacedSamples
+from descend.train.events import RunViews
+from descend.train.micro_batch import MicroBatchSize
+from descend.train.module_state import BufferSnapshot, LossBuffers, ModuleExtraState, ReplacedSamples
 from descend.train.optimizers.state import OptimizerState
-from descend.train.param_groups import exchange_parameters
-from descend.train.replica_check import ReplicaCheck
+from descend.train.param_groups import exchange_parameters, group_learning_rates
+from descend.train.progress import Mode, RunClock
+from descend.train.run_checks import RunChecks
 from descend.train.state import AlgorithmState, TrainState
-from descend.train.update_check import UpdateCheck
-from descend.train.views import RunViews
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +41,6 @@ if TYPE_CHECKING:
     from descend.train.callback import Callbacks
     from descend.train.objective import Task
     from descend.train.precision import Precision
-    from descend.train.progress import Mode
     from descend.train.stop_signal import StopSignal
     from descend.train.store import RunStore
     from descend.train.strategies.base import Strategy
@@ -62,7 +58,7 @@ class RunConfig:
         seed: Of the random numbers of the forward passes.
         algorithm: The training algorithm.
         default_epochs: Epochs where the algorithm sets no limit.
-        settings: Compared when a run is resumed; `descend.experiment.settings_diff` says which may differ.
+        settings: Compared when a run is resumed; `descend.experiment.resume` says which may differ.
         files: Text files that the run directory begins with, by name.
         metrics: Names of all metrics.
         summary_dir: Where TensorBoard's files go, below the run directory.
@@ -105,31 +101,6 @@ class RunPart(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
         """Load what `state_dict` returned. All ranks call it together."""
         ...
-
-
-class RunChecks:
-    """A check between steps, and at the end.
-
-    Args:
-        run: The run.
-
-    Attributes:
-        updates: Says which updates, weights and callbacks had no effect.
-        replicas: Compares the weights of ranks that hold copies of them.
-    """
-
-    def __init__(self, run: Run) -> None:
-        self.updates, self.replicas = UpdateCheck(run), ReplicaCheck(run)
-
-    def begin(self) -> None:
-        """Note where training begins."""
-        self.updates.begin()
-        self.replicas.begin()
-
-    def end(self, reason: str) -> str:
-        """Look once more after training; returns the reason why it ended, with what is to say of it."""
-        self.replicas.end()
-        return self.updates.end(reason)
 
 
 @dataclass(eq=False)
@@ -250,3 +221,58 @@ def clears_more_than_gradients(optimizer: torch.optim.Optimizer) -> bool:
     import torch
 
     return type(optimizer).zero_grad is not torch.optim.Optimizer.zero_grad
+
+
+# ---- rows of a run: what each epoch, evaluation and callback found, in the history and in the store's
+# `metrics.jsonl`
+
+
+class RunHistory:
+    """Adds rows to the history of a run, and removes those that are written again.
+
+    The rows themselves are in `TrainState.history`, since a checkpoint keeps how many there were.
+
+    Args:
+        run: The run.
+
+    Attributes:
+        nothing_counted: For each mode that this process has measured, whether no sample of its newest pass counted,
+            which leaves the objective undefined.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.nothing_counted: dict[Mode, bool] = {}
+
+    def record(self, mode: Mode, values: Mapping[str, float], samples: int, seconds: float, is_empty: bool) -> None:
+        """Add the outcome of an epoch, with the learning rates in force at its end, or of an evaluation.
+
+        Args:
+            mode: What was measured.
+            values: By name.
+            samples: How many were seen.
+            seconds: How long it took.
+            is_empty: Whether none of the samples counted.
+        """
+        self.nothing_counted[mode] = is_empty
+        rates = group_learning_rates(self._run.optimizer) if mode is Mode.TRAIN else {}
+        self._append(mode, self._run.state.step, values, {**rates, "samples": samples, "seconds": seconds})
+
+    def record_step(self, values: Mapping[str, float], step: int) -> None:
+        """Add what a callback found in a training step; a run that is resumed later does not write it again."""
+        self._append(Mode.TRAIN, step, values, {})
+        self._run.state.fix_rows()
+
+    def truncate(self, rows: int) -> None:
+        """Keep only the first so many rows: the others are written again."""
+        run = self._run
+        if rows < len(run.state.history):
+            run.state.history.cut(rows)
+            run.store.rewrite(run)
+
+    def _append(self, mode: Mode, step: int, values: Mapping[str, float], more: Mapping[str, float]) -> None:
+        state = self._run.state
+        row = {"mode": mode.value, "epoch": state.epochs_done, "step": step, **values, **more}
+        state.values.update({f"{mode.value}/{name}": value for name, value in values.items()})
+        state.history.append(row)
+        self._run.store.append(row)

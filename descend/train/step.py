@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from descend.runtime import seed_step
 from descend.train.events import Event, PartView
-from descend.train.memory import largest_share, retry_on_oom
+from descend.train.micro_batch import largest_share, retry_on_oom
 from descend.train.objective import Ratio, Totals
 from descend.train.progress import Mode
 

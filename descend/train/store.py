@@ -23,12 +23,14 @@ class RunStore:
         scratch: Where files of callbacks go on a rank that leaves none; thrown away at the end.
         working_dir: Where relative names of callbacks and external metrics lie; None for the run directory.
         trainer: Number of the trainer in names of LBANN's files.
+        save_seconds: The longest that a save has taken.
     """
 
     directory: Path | None = None
     scratch: Path | None = None
     working_dir: Path | None = None
     trainer: int = 0
+    save_seconds: float = 0.0
 
     @property
     def place(self) -> Path | None:
@@ -94,8 +96,3 @@ class RunStore:
     def save(self, run: Run, request: SaveRequest | None = None, final: bool = False) -> Path | None:
         """Write a checkpoint of this moment; returns its folder, None where nothing is kept. All ranks call it."""
         return None
-
-    @property
-    def save_seconds(self) -> float:
-        """The longest that a save has taken, in seconds."""
-        return 0.0

@@ -8,7 +8,7 @@ from run_builder import execute
 
 import descend
 from descend.callbacks import Print, ProgressLines
-from descend.callbacks.progress_lines import shown_duration, shown_rates
+from descend.callbacks.progress_bar import shown_duration, shown_rates
 from descend.errors import ConfigurationError, Stopped
 from descend.train import Callback
 

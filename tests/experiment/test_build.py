@@ -8,13 +8,14 @@ from toys import Regression, data
 import descend
 from descend.callbacks import ProgressBar
 from descend.errors import ConfigurationError
-from descend.experiment.build import build_run, strategy_of, usual_transforms
-from descend.experiment.no_files import NoFiles
+from descend.experiment.build import build_run, strategy_of
+from descend.experiment.ranks import NoFiles
 from descend.runtime import Communicator
 from descend.train import BatchedIterativeOptimizer, Callback, Mode
 from descend.train.run import RunConfig
 from descend.train.strategies.base import Strategy, StrategyDescription
 from descend.train.strategies.data_parallel import DataParallel
+from descend.train.transforms.usual import usual_transforms
 
 
 def built(world=None, **settings):

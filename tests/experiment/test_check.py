@@ -8,7 +8,7 @@ import descend
 from descend.callbacks import Checkpoint, PrintModelDescription
 from descend.errors import ConfigurationError, DataError
 from descend.experiment import check as module
-from descend.experiment import run, run_options
+from descend.experiment import run, runner
 from descend.experiment.check import check, check_parts
 from descend.zoo import demo_experiment
 
@@ -67,7 +67,7 @@ def test_what_was_checked_with_another_seed_has_the_samples_of_the_runs_own(expe
     of_another, of_the_same = check(experiment, 0), check(experiment, 5)
     for checked in (of_another, of_the_same):
         with pytest.raises(ConfigurationError, match="built enough"):
-            run.run_experiment(experiment, run_options.RunOptions(keep_files=False), checked)
+            run.run_experiment(experiment, runner.RunOptions(keep_files=False), checked)
     assert [checked.seed for checked in found] == [5, 5]
     assert found[0].readers["train"] is not of_another.readers["train"]
     assert found[0].plan is of_another.plan

@@ -13,8 +13,8 @@ from descend.data.loading.batch_iterable import BatchIterable
 from descend.errors import ConfigurationError, DataError
 from descend.experiment.build import build_run
 from descend.experiment.ranks import require_same_configuration, sample_digests
-from descend.runtime.checksums import bits_sum
 from descend.train import BatchedIterativeOptimizer, Mode
+from descend.train.module_state import bits_sum
 from descend.train.run import RunConfig
 from descend.train.step import train_step
 from descend.train.strategies import buckets

@@ -9,8 +9,7 @@ from torch import nn
 
 import descend
 from descend.errors import ConfigurationError
-from descend.experiment.fit import fit
-from descend.experiment.fit_config import FitDistribution, documented, fit_config
+from descend.experiment.fit import FitDistribution, documented, fit, fit_config
 from descend.train.strategies.majority_vote import MajorityVote
 from descend.train.strategies.parameter_server import ParameterServer
 

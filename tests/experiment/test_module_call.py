@@ -10,7 +10,7 @@ from torch import nn
 from descend.data import Batch
 from descend.errors import DataError
 from descend.experiment.field_roles import FieldRoles
-from descend.experiment.module_call import ModuleCall
+from descend.experiment.module_task import ModuleCall
 from descend.train.micro_batch import MicroBatch
 
 ROLES = FieldRoles(("x",), (), by_name=False, is_nested=False)

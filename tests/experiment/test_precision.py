@@ -10,9 +10,9 @@ from torch import nn
 import descend
 from descend.data import ArrayReader
 from descend.errors import ConfigurationError, Stopped
-from descend.experiment.precision import require_castable
 from descend.experiment.run import run
 from descend.graph import from_text, to_text
+from descend.train.precision import require_castable
 
 
 def graph(amp=None, **options):

@@ -174,9 +174,8 @@ def test_evaluation_does_not_depend_on_the_size_of_a_mini_batch(tmp_path, evalua
     experiment = short(epochs=0)
     experiment.trainer = dataclasses.replace(experiment.trainer, mini_batch_size=batch_size)
     result = start(experiment, tmp_path / "run")
-    (row,) = (row for row in result.history if row["mode"] == "test")
-    (expected,) = (row for row in evaluated if row["mode"] == "test")
-    assert row["samples"] == 296
+    row, expected = result.history[-1], evaluated[-1]
+    assert (row["mode"], row["samples"]) == ("test", 296)
     assert row["objective"] == pytest.approx(expected["objective"], rel=1e-6)
     assert row["accuracy"] == expected["accuracy"]
 

@@ -9,7 +9,7 @@ from toys import Regression, data, run_of
 
 from descend.callbacks.console import say
 from descend.errors import DataError
-from descend.experiment.no_files import NoFiles
+from descend.experiment.ranks import NoFiles
 from descend.experiment.run_store import DirectoryStore, facts_of, logging_to
 from descend.runtime import sharded_save
 

@@ -3,7 +3,7 @@
 import pytest
 
 from descend.errors import ConfigurationError
-from descend.experiment.settings_diff import changed_options, compare, refuse
+from descend.experiment.resume import changed_options, compare, refuse
 
 BEFORE = {"batch_size": 4, "seed": 1, "optimizer": "a.SGD", "optimizer.lr": 0.1, "optimizer.betas": [0.9, 0.99]}
 

@@ -20,7 +20,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import descend
-import descend.experiment.export_module  # as loading does, before anything is timed
+import descend.experiment.saved_weights  # as loading does, before anything is timed
 from descend.graph import check
 from tests.fuzz.harness import main
 from tests.fuzz.mutations import other_bytes

@@ -22,7 +22,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import descend
-import descend.experiment.export_module  # as loading does, before anything is timed
+import descend.experiment.saved_weights  # as loading does, before anything is timed
 from tests.fuzz.harness import main
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from torch import distributed
 
 import descend
 from descend.runtime import shared_memory as shared
-from descend.runtime.shared_all_reduce import SharedAllReduce
+from descend.runtime.shared_memory import SharedAllReduce
 from descend.train.strategies import buckets as reduction
 
 LAST = 8

@@ -10,7 +10,7 @@ from ranks.cases import SGD, data, network
 from torch import distributed, nn
 
 import descend
-from descend.runtime.shared_all_reduce import SharedAllReduce
+from descend.runtime.shared_memory import SharedAllReduce
 
 COLLECTIVES = ("all_reduce", "all_gather", "broadcast")
 SHARED = "in shared memory"

@@ -9,7 +9,7 @@ from ranks.test_exactness import alone, compare
 from system_needs import needs_linux
 
 from descend.launch import cores
-from descend.runtime.shared_all_reduce import ORDERED
+from descend.runtime.shared_memory import ORDERED
 
 pytestmark = needs_linux
 

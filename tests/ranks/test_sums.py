@@ -9,7 +9,7 @@ import sys
 from ranks.sums import SHARED
 
 from descend.launch import cores
-from descend.runtime.shared_all_reduce import ORDERED
+from descend.runtime.shared_memory import ORDERED
 
 STEPS = 5
 WEIGHTS = 4

@@ -14,7 +14,7 @@ from ranks.test_vote import check_votes
 from ranks.two_ranks import EXACT, FSDP, SHARED
 
 from descend.launch import cores
-from descend.runtime.shared_all_reduce import ORDERED
+from descend.runtime.shared_memory import ORDERED
 
 
 def test_two_ranks_give_what_one_gives(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import descend
-from descend.runtime.determinism import arithmetic_settings, deterministic_algorithms
+from descend.runtime.seeds import arithmetic_settings, deterministic_algorithms
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 

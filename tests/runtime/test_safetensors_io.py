@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from descend.errors import StorageError, Unsupported
-from descend.runtime.safetensors_io import check_layout, damaged_tensors, require_storable, write_tensors
-from descend.runtime.shards import TensorFiles
+from descend.runtime.safetensors_io import TensorFiles, check_layout, damaged_tensors, require_storable, write_tensors
 
 DTYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.bool),

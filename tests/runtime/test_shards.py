@@ -9,8 +9,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from descend.errors import StorageError
-from descend.runtime.safetensors_io import write_tensors
-from descend.runtime.shards import Region, TensorFiles, own_shards, whole_tensors, write_shards
+from descend.runtime.safetensors_io import Region, TensorFiles, own_shards, whole_tensors, write_shards, write_tensors
 
 X = torch.arange(7 * 5, dtype=torch.float32).view(7, 5)
 

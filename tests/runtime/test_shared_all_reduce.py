@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from descend.errors import DataError
-from descend.runtime import shared_all_reduce as shared
+from descend.runtime import shared_memory as shared
 from descend.runtime.heartbeat import process_identity
-from descend.runtime.shared_all_reduce import SharedAllReduce
+from descend.runtime.shared_memory import SharedAllReduce
 
 ENDED = {**process_identity(), "started": "1"}  # an earlier process of this one's number
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from descend.torch_private import foreach_copy
-from descend.train.buffer_snapshot import BufferSnapshot, _Copies
+from descend.train.module_state import BufferSnapshot, _Copies
 
 
 def test_what_was_written_in_place_or_replaced_comes_back():
@@ -119,7 +119,7 @@ def test_buffers_of_one_type_are_copied_in_one_call_and_those_of_other_classes_b
     calls = []
     at_once = foreach_copy
     monkeypatch.setattr(
-        "descend.train.buffer_snapshot.foreach_copy",
+        "descend.train.module_state.foreach_copy",
         lambda to, of: calls.append([type(x) for x in of]) or at_once(to, of),
     )
     special = torch.zeros(2).as_subclass(Own) if own else torch.zeros(2)

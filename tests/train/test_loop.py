@@ -281,7 +281,7 @@ def test_rows_of_an_epoch_that_ended_part_way_are_replaced_when_it_is_complete()
 
 
 def test_skipped_steps_are_counted_in_the_row_of_their_epoch():
-    from descend.experiment.build import usual_transforms
+    from descend.train.transforms.usual import usual_transforms
 
     class Spoilt(Regression):
         def losses(self, micro_batch):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import descend
-from descend.train.memory import out_of_memory, part_size, release
+from descend.train.micro_batch import out_of_memory, part_size, release
 
 
 @given(wanted=st.one_of(st.none(), st.integers(1, 1000)), count=st.integers(1, 1000), unit=st.integers(1, 100))

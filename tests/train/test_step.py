@@ -69,7 +69,7 @@ def test_a_step_counts_itself_and_its_samples():
 
 
 def test_a_skipped_step_leaves_parameters_buffers_and_optimizer_as_they_were():
-    from descend.experiment.build import usual_transforms
+    from descend.train.transforms.usual import usual_transforms
 
     run, batches = begun(transforms=usual_transforms("skip"))
     train_step(run, batches[0])

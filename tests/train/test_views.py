@@ -9,8 +9,8 @@ from toys import Regression, data, run_of
 
 from descend.data import Batch
 from descend.train import Callback, Mode
+from descend.train.events import announced
 from descend.train.objective import Ratio
-from descend.train.views import announced
 
 
 def test_the_view_is_of_the_moment_and_that_of_steps_of_the_epoch():

@@ -82,7 +82,7 @@ def run(files: Sequence[str], line: CommandLine) -> None:
         _set_up(experiment, checked)
         return
     from descend.experiment.run import run_experiment
-    from descend.experiment.run_options import RunOptions
+    from descend.experiment.runner import RunOptions
 
     options = RunOptions(free_run_dir(Path.cwd()), procs_per_trainer=line.get("procs_per_trainer"))
     run_experiment(experiment, replace(options, working_dir=Path.cwd()), checked)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from descend.runtime import seed_of
-from descend.train.patches.replaced_forward import ReplacedForward
+from descend.train.patches import ReplacedForward
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,10 +17,9 @@ import torch
 
 from descend.errors import ConfigurationError, NumericalError, Stopped, nearest, warn
 from descend.launch import TrainerLayout, as_trainer
-from descend.launch.trainer_layout import current_trainer
+from descend.launch.environment import current_trainer
 from descend.runtime import Communicator, SaveRequest, generator
-from descend.train.evaluated_weights import AveragingCallback
-from descend.train.evaluation import evaluate
+from descend.train.evaluation import AveragingCallback, evaluate
 from descend.train.param_groups import current_learning_rates
 from descend.train.population.exchange import STATE, ModelState, ModelTransport, capture_model, restore_model
 from descend.train.population.ltfb import (

@@ -24,19 +24,18 @@ import contextlib
 import copy
 import functools
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 import torch
 
 from descend.data.loading.batch_iterable import BatchIterable
+from descend.errors import warn
 from descend.machine import as_double
 from descend.torch_private import run_backward
-from descend.train.memory import out_of_memory
-from descend.train.micro_batch import MicroBatch, split_into_micro_batches
+from descend.train.micro_batch import MicroBatch, out_of_memory, split_into_micro_batches
 from descend.train.nonfinite_report import diagnose_batch
 from descend.train.objective import Ratio
 from descend.train.progress import Mode
-from descend.train.strategies.first_batch import compared
 from descend.train.transforms.base import Gradients
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from descend.train.run import Run
 
 __all__ = [
-    "RunExecutor",
     "Strategy",
     "StrategyDescription",
     "divide",
@@ -59,18 +57,6 @@ __all__ = [
     "start_backward",
     "summed",
 ]
-
-
-class RunExecutor(Protocol):
-    """What carries out a run; see `descend.experiment.runner`."""
-
-    def train(self, run: Run) -> Any:
-        """Carry out a run; returns its result."""
-        ...
-
-    def serve(self, run: Run, act: Callable[[], dict[str, Any]]) -> Any:
-        """Run `act`, a worker's loop; the other rank owns the run directory. Returns its result from that of `act`."""
-        ...
 
 
 class Strategy:
@@ -98,9 +84,10 @@ class Strategy:
         """All ranks that take part in the run in any role; their settings are compared before it begins."""
         return self._run.communicator
 
-    def execute(self, run: Run, executor: RunExecutor) -> Any:
-        """Carry out the run in the role that this rank has."""
-        return executor.train(run)
+    @property
+    def serve(self) -> Callable[[], dict[str, Any]] | None:
+        """On a rank that computes for the one that trains: does so until the run ends, and returns what came of it."""
+        return None
 
     # ---- mini-batches
 
@@ -204,7 +191,7 @@ class Strategy:
 
     @contextlib.contextmanager
     def running(self) -> Generator[None]:
-        """Context manager around the whole run."""
+        """Context manager around the whole run of a rank that trains, from before it begins to its end or error."""
         yield
 
     # ---- agreement
@@ -339,3 +326,31 @@ def _scalar(value: float, dtype: torch.dtype, device: torch.device) -> torch.Ten
 
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()
+
+
+# ---- compares the first mini-batch of an iterable between ranks, which cannot be read before the run as a sample
+# can
+#
+# A list is compared before the run, with the settings. Of anything else ranks may draw different batches for a good
+# reason, as augmentation does, so a difference is a warning.
+
+
+def compared(batches: Generator[Batch], feed: BatchIterable, world: Communicator) -> Generator[Batch]:
+    """The same mini-batches; ranks whose first one differs are warned of.
+
+    Args:
+        batches: Those of an epoch.
+        feed: Where they come from.
+        world: All ranks that train.
+    """
+    with contextlib.closing(batches):
+        for batch in batches:
+            if world.world_size > 1 and not (feed.is_compared or feed.is_list):
+                feed.is_compared = True
+                if len(set(world.all_gather_object(feed.digest))) > 1:
+                    warn(
+                        "the first mini-batch differs between ranks. Each rank trains on its share of every mini-batch"
+                        ", so all of them must yield the same ones: pass an iterable that does not choose samples by "
+                        "rank, and seed alike what it draws at random"
+                    )
+            yield batch

@@ -3,7 +3,7 @@
     backward      begins with this rank's numerator; FSDP2 sums the gradients of all ranks, and each rank keeps the sum
                   for its own shard of every parameter; then comes the one division by the denominator
     norms         of this rank's shards are added up over ranks
-    lockstep      every forward and backward pass gathers parameters from all ranks, so all make as many; `lockstep.py`
+    lockstep      every forward and backward pass gathers parameters from all ranks, so all make as many
     waits         where a submodule gathers its parameters, and in a backward pass, a rank waits for the others, and
                   says so to the watchdog
 

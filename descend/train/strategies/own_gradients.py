@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from descend.runtime.dtensor import is_sharded
-from descend.train.optimizers.zero import ZeroRedundancyOptimizer
 from descend.train.strategies.base import StrategyDescription
 from descend.train.strategies.data_parallel import DataParallel, all_gather_names
+from descend.train.strategies.zero import ZeroRedundancyOptimizer
 from descend.train.transforms.kfac import KFAC
 
 if TYPE_CHECKING:

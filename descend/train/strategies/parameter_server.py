@@ -14,6 +14,7 @@ epoch ends when all its gradients have been applied, so each sample counts once 
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,19 +33,20 @@ from descend.train.callback import Callbacks
 from descend.train.events import Event
 from descend.train.nonfinite_report import diagnose_batch
 from descend.train.objective import Ratio, Totals
-from descend.train.optimizers.zero import ZeroRedundancyOptimizer
 from descend.train.progress import Mode
 from descend.train.store import RunStore
 from descend.train.strategies.base import Strategy, StrategyDescription
 from descend.train.strategies.channel import Channel
-from descend.train.strategies.delayed import (
+from descend.train.strategies.worker_pool import (
+    PendingGradient,
     RecordDelays,
     SimulatedDelays,
     StaleGradients,
+    WorkerPool,
     compensated_by,
     restore_stale_weights,
 )
-from descend.train.strategies.worker_pool import PendingGradient, WorkerPool
+from descend.train.strategies.zero import ZeroRedundancyOptimizer
 from descend.train.transforms.base import Gradients
 
 if TYPE_CHECKING:
@@ -52,7 +54,6 @@ if TYPE_CHECKING:
 
     from descend.runtime import Communicator
     from descend.train.run import Run
-    from descend.train.strategies.base import RunExecutor
 
 __all__ = ["BatchQueue", "ParameterServer", "ParameterServerRank", "Worker"]
 
@@ -254,23 +255,24 @@ class ParameterServerRank(StaleGradients):
         """See `Strategy.world`."""
         return self._world
 
-    def execute(self, run: Run, executor: RunExecutor) -> Any:
-        """See `Strategy.execute`; the workers end as the server does."""
+    @contextlib.contextmanager
+    def running(self) -> Generator[None]:
+        """See `Strategy.running`; the workers end as the server does."""
         try:
-            result = executor.train(run)
+            yield
         except LostPeer:
             raise
         except DescendError as error:
             self._pool.dismiss({"error": type(error).__name__, "problems": list(error.problems)})
             raise
+        run, module = self._run, self._run.task.module
         end = {
-            "history": result.history,
-            "reason": result.reason,
-            "run_dir": None if result.run_dir is None else str(result.run_dir),
-            "steps": result.steps,
+            "history": run.state.history,
+            "reason": run.state.end,
+            "run_dir": None if run.store.directory is None else str(run.store.directory),
+            "steps": run.state.step,
         }
-        self._pool.dismiss({"end": end}, [*result.module.parameters(), *result.module.buffers()])
-        return result
+        self._pool.dismiss({"end": end}, [*module.parameters(), *module.buffers()])
 
     # ---- for the loop
 
@@ -365,9 +367,10 @@ class Worker(Strategy):
         """See `Strategy.world`."""
         return self._world
 
-    def execute(self, run: Run, executor: RunExecutor) -> Any:
-        """See `Strategy.execute`."""
-        return executor.serve(run, self._serve)
+    @property
+    def serve(self) -> Callable[[], dict[str, Any]]:
+        """See `Strategy.serve`."""
+        return self._serve
 
     def _serve(self) -> dict[str, Any]:
         """Answer the server's messages; its last words.

@@ -18,8 +18,8 @@ from descend.arguments import check_integer, require
 from descend.arguments.strict_keywords import StrictKeywords
 from descend.runtime.dtensor import shard_like
 from descend.train.optimizers.state import unsharded
-from descend.train.optimizers.zero import ZeroRedundancyOptimizer
 from descend.train.strategies.base import StrategyDescription, divisor_of
+from descend.train.strategies.zero import ZeroRedundancyOptimizer
 from descend.train.transforms.base import GradientTransform, UpdateWindow, Withheld
 from descend.train.transforms.check_finite import CheckFinite
 from descend.train.transforms.kfac import KFAC

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from descend.train.micro_batch import MicroBatch
     from descend.train.run import Run
     from descend.train.transforms.base import Gradients, Withheld
-    from descend.train.transforms.factor_settings import FactorSettings
+    from descend.train.transforms.kfac import FactorSettings
 
 __all__ = ["Curvature", "patches"]
 

@@ -17,10 +17,9 @@ from descend.experiment.inspect import scaling_forecast
 from descend.experiment.inspect.scaling_forecast import forecast_table, profile_of
 from descend.launch.cost_model import Network, Profile, forecast
 from descend.train import BatchedIterativeOptimizer, Mode
-from descend.train.optimizers import zero
 from descend.train.run import RunConfig
 from descend.train.step import train_step
-from descend.train.strategies import buckets, reduce_scatter
+from descend.train.strategies import buckets, zero
 
 PROFILE = Profile(0.002, 1e-5, 4_000_000, 3_000_000, 1, 6_000_000)
 NETWORK = Network(1e-5, 1e9)
@@ -87,7 +86,7 @@ def held_bytes(run):
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("shard", [False, True])
 def test_the_memory_of_a_rank_is_as_foretold(shard, ranks, monkeypatch):
-    for module in (buckets, reduce_scatter, zero):
+    for module in (buckets, zero):
         monkeypatch.setattr(module, "distributed", Distributed)
     rows = np.arange(6)
     x, y = rows[:, None] * np.ones(3), rows[:, None] * 1.0

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from descend.train.optimizers.zero import partition_parameters
+from descend.train.strategies.zero import partition_parameters
 
 
 @given(sizes=st.lists(st.integers(0, 1000), max_size=30), ranks=st.integers(1, 8))

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import descend
-from descend.train.patches.replaced_forward import ReplacedForward
+from descend.train.patches import ReplacedForward
 
 
 def saved_and_loaded(module):

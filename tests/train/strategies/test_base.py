@@ -107,6 +107,7 @@ def test_a_single_device_has_everything_to_itself():
     run, batch = begun()
     strategy = run.strategy
     assert (strategy.is_sharded, strategy.resets_with_optimizer, strategy.can_repeat_step) == (False, False, True)
+    assert strategy.serve is None
     assert strategy.world is run.communicator
     assert strategy.union(["a", "b"]) == ["a", "b"]
     assert strategy.gradients(batch, lambda: "what is computed") == "what is computed"
@@ -119,15 +120,6 @@ def test_a_single_device_has_everything_to_itself():
     before, gradient = run.task.module.weight.detach().clone(), run.task.module.weight.grad.clone()
     strategy.optimizer_step(batch)
     torch.testing.assert_close(run.task.module.weight.detach(), before - 0.1 * gradient, rtol=1e-12, atol=1e-14)
-
-
-def test_a_run_is_carried_out_by_whom_it_is_given_to():
-    class Executor:
-        def train(self, run):
-            return run, "trained"
-
-    run, _ = begun()
-    assert run.strategy.execute(run, Executor()) == (run, "trained")
 
 
 def test_a_sum_over_no_micro_batches_is_nothing():

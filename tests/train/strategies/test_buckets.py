@@ -7,7 +7,7 @@ from torch import nn
 
 from descend.errors import Unsupported
 from descend.runtime import Communicator
-from descend.runtime.shared_all_reduce import SharedAllReduce
+from descend.runtime.shared_memory import SharedAllReduce
 from descend.train.strategies import buckets
 from descend.train.strategies.buckets import BucketAllocator, GradientReducer
 

@@ -12,8 +12,7 @@ from descend.data import Batch
 from descend.errors import DataError
 from descend.experiment.build import build_run
 from descend.train import BatchedIterativeOptimizer, Mode
-from descend.train.memory import RemoteOutOfMemory
-from descend.train.micro_batch import split_into_micro_batches
+from descend.train.micro_batch import RemoteOutOfMemory, split_into_micro_batches
 from descend.train.objective import Totals
 from descend.train.precision import Precision
 from descend.train.run import RunConfig

@@ -10,7 +10,7 @@ from torch import nn
 
 from descend.data import Batch
 from descend.train.micro_batch import split_into_micro_batches
-from descend.train.strategies.lockstep import no_side_effects, padding_micro_batches
+from descend.train.strategies.data_parallel import no_side_effects, padding_micro_batches
 
 
 def share(first, end):

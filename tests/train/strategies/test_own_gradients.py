@@ -8,10 +8,10 @@ from toys import Regression, data, run_of
 
 import descend
 from descend.runtime import Communicator
-from descend.train.optimizers.zero import ZeroRedundancyOptimizer
 from descend.train.strategies import own_gradients
 from descend.train.strategies.majority_vote import MajorityVote
 from descend.train.strategies.own_gradients import OwnGradients
+from descend.train.strategies.zero import ZeroRedundancyOptimizer
 
 KFAC_LTFB = descend.LTFB(
     local_algo=descend.KFAC(first_order_optimizer=descend.BatchedIterativeOptimizer(epoch_count=1)),

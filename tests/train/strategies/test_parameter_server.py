@@ -19,9 +19,8 @@ from descend.train import BatchedIterativeOptimizer, Callbacks, Epochs, Mode
 from descend.train.loop import train
 from descend.train.run import RunConfig
 from descend.train.strategies import channel
-from descend.train.strategies.delayed import SimulatedDelays
 from descend.train.strategies.parameter_server import BatchQueue, ParameterServer, ParameterServerRank, Worker
-from descend.train.strategies.worker_pool import PendingGradient
+from descend.train.strategies.worker_pool import PendingGradient, SimulatedDelays
 
 FEED = SimpleNamespace(batch_size=4, num_samples=24)
 
@@ -90,21 +89,25 @@ def threads(monkeypatch):
     monkeypatch.setattr(channel, "distributed", Distributed)
 
 
-class Execution:
+def carry_out_run(run):
     """Carries a run out as the runner does, without files."""
-
-    def train(self, run):
+    strategy, module = run.strategy, run.task.module
+    if strategy.serve is not None:
+        return SimpleNamespace(module=module, **strategy.serve())
+    with strategy.running():
         run.state.end = train(run, Epochs(2))
-        module = run.task.module
-        return SimpleNamespace(
-            history=run.state.history, reason=run.state.end, run_dir=None, steps=run.state.step, module=module
-        )
-
-    def serve(self, run, act):
-        return SimpleNamespace(module=run.task.module, **act())
+    state = run.state
+    return SimpleNamespace(history=state.history, reason=state.end, run_dir=None, steps=state.step, module=module)
 
 
-def on_server_and_workers(ranks, act=lambda run: None, task=Regression, rule=descend.optim.SGD, server=ParameterServer):
+def on_server_and_workers(
+    ranks,
+    act=lambda run: None,
+    task=Regression,
+    rule=descend.optim.SGD,
+    server=ParameterServer,
+    carry_out_run=carry_out_run,
+):
     """What the run of each rank comes to; `act(run)` is called with each before it begins."""
 
     def carry_out(world):
@@ -119,7 +122,7 @@ def on_server_and_workers(ranks, act=lambda run: None, task=Regression, rule=des
             micro_batch_size=10,
         )
         act(run)
-        return run.strategy.execute(run, Execution())
+        return carry_out_run(run)
 
     return on_ranks(ranks, carry_out)
 
@@ -181,17 +184,14 @@ def test_objective_and_metrics_are_those_of_all_samples(threads):
 def test_an_error_of_the_server_ends_its_workers_with_the_same_words(threads):
     def act(run):
         run.task.module.weight.data.fill_(math.inf)
-        execute = run.strategy.execute
 
-        def executed(*parts):
-            try:
-                return execute(*parts)
-            except NumericalError as error:
-                return error.problems
+    def problems_of(run):
+        try:
+            return carry_out_run(run)
+        except NumericalError as error:
+            return error.problems
 
-        run.strategy.execute = executed
-
-    server, *workers = on_server_and_workers(3, act)
+    server, *workers = on_server_and_workers(3, act, carry_out_run=problems_of)
     assert server[0].startswith("step 1: the gradient of 'weight', 'bias' is not finite")
     assert server[1].startswith(("rank 1: epoch 1, mini-batch 1", "rank 2: epoch 1, mini-batch 2"))
     assert workers == [server, server]

@@ -6,8 +6,8 @@ from thread_ranks import Distributed, on_ranks
 from torch import nn
 
 from descend.runtime import Communicator
-from descend.train.strategies import buckets, reduce_scatter
-from descend.train.strategies.reduce_scatter import OwnerBuckets, ReduceScatter
+from descend.train.strategies import buckets, zero
+from descend.train.strategies.zero import OwnerBuckets, ReduceScatter
 
 SHAPES = {"a": (2,), "b": (3,), "c": (4,), "d": (5,), "e": (1,)}
 OWNERS = {"a": 0, "b": 1, "c": 0, "d": 1, "e": 0}
@@ -16,7 +16,7 @@ OWNERS = {"a": 0, "b": 1, "c": 0, "d": 1, "e": 0}
 @pytest.fixture(autouse=True)
 def threads(monkeypatch):
     monkeypatch.setattr(buckets, "distributed", Distributed)
-    monkeypatch.setattr(reduce_scatter, "distributed", Distributed)
+    monkeypatch.setattr(zero, "distributed", Distributed)
 
 
 def parameters():

@@ -8,21 +8,21 @@ from torch import nn
 from toys import Regression, data
 
 from descend.data import Batch
-from descend.experiment.build import build_run, usual_transforms
+from descend.experiment.build import build_run
 from descend.train import BatchedIterativeOptimizer, Callback, Mode
 from descend.train.objective import Totals
 from descend.train.run import RunConfig
-from descend.train.strategies import buckets, reduce_scatter
+from descend.train.strategies import buckets, zero
 from descend.train.strategies.data_parallel import DataParallel
 from descend.train.strategies.zero import ZeroDataParallel
-from descend.train.transforms.clip import Clip
+from descend.train.transforms.usual import Clip, usual_transforms
 
 X, Y = np.random.default_rng(3).normal(size=(10, 3)), np.random.default_rng(4).normal(size=(10, 1))
 
 
 @pytest.fixture(autouse=True)
 def threads(monkeypatch):
-    for module in (buckets, reduce_scatter):
+    for module in (buckets, zero):
         monkeypatch.setattr(module, "distributed", Distributed)
 
 

@@ -8,8 +8,8 @@ from toys import Regression, data, run_of
 
 from descend.train.callback import Callback
 from descend.train.objective import Ratio, Totals
-from descend.train.transforms.after_backward import AfterBackward
 from descend.train.transforms.base import Gradients
+from descend.train.transforms.usual import AfterBackward
 
 
 @dataclass

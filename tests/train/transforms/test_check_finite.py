@@ -7,11 +7,11 @@ import torch
 from toys import Regression, data, run_of
 
 from descend.errors import ConfigurationError, NumericalError
-from descend.experiment.build import usual_transforms
 from descend.train.objective import Ratio, Totals
 from descend.train.precision import Precision
 from descend.train.transforms.base import Gradients
 from descend.train.transforms.check_finite import CheckFinite, LateCheck
+from descend.train.transforms.usual import usual_transforms
 
 LARGE = (1024, 512)  # elements that are summed; fewer are checked in one call for all
 

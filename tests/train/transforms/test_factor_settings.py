@@ -6,7 +6,7 @@ import pytest
 
 from descend.arguments.leniency import lenient
 from descend.errors import ConfigurationError
-from descend.train.transforms.factor_settings import Damping, FactorSettings, UpdateInterval, as_text
+from descend.train.transforms.kfac import Damping, FactorSettings, UpdateInterval, as_text
 
 
 @pytest.mark.parametrize(("first", "target", "steps"), [(0.3, 0.03, 10), (1.0, 1e-4, 100), (0.5, 0.25, 3)])

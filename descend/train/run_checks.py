@@ -1,4 +1,6 @@
-"""Says what a run did not do: updates, trained parameters, callbacks whose time never comes.
+"""Checks of a run: what it did not do, and whether the weights of its ranks have drifted apart.
+
+`UpdateCheck` tells of updates, trained parameters, callbacks whose time never comes:
 
 check_plan   before training: what the limits of the run rule out
 begin        where training begins, or goes on
@@ -9,15 +11,16 @@ end          no update, updates that changed no weight, mini-batches whose gradi
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING
 
 import torch
 
 from descend.data.nested_fields import spread
-from descend.errors import ConfigurationError, warn
-from descend.runtime.checksums import bits_sum
+from descend.errors import ConfigurationError, DataError, warn
 from descend.runtime.dtensor import is_sharded, local_shard
 from descend.train.algorithms import BatchedIterativeOptimizer
+from descend.train.module_state import bits_sum
 from descend.train.optional_classes import is_averaging, is_kfac, is_schedule
 from descend.train.param_groups import options_of
 from descend.train.progress import Mode
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from descend.train.run import Run
     from descend.train.stopping import Stop
 
-__all__ = ["UpdateCheck"]
+__all__ = ["ReplicaCheck", "RunChecks", "UpdateCheck"]
 
 _SHOWN = 3
 _LOOKS = 64  # at a schedule
@@ -261,3 +264,133 @@ def _counted(count: int, what: str, plural: str = "s") -> str:
 def _rates(optimizer: torch.optim.Optimizer) -> str:
     rates = {f"{float(group['lr']):g}" for group in optimizer.param_groups if "lr" in group}
     return " and ".join(sorted(rates)) or "an unknown value"
+
+
+# ---- compares the weights of ranks that hold copies of them, now and then, so that none drifts away unseen
+#
+#     16, 32, 64, ... 1,024 updates after the run began, then every 1,024, and at the end
+#
+# A comparison reads the weights once and sends 8 bytes for each parameter. Buffers, such as running statistics, are
+# made equal by the strategy; sharded parameters have no copies. Copies that differ by rounding, as where ranks have
+# different processors, are said once; more than that is an error.
+
+_FIRST, _LONGEST = 16, 1024  # updates between two comparisons
+_ROUNDING = 1e-3  # of the largest element: rounding adds up to less in millions of updates of float32
+
+
+class ReplicaCheck:
+    """Compares the weights of the ranks of a run.
+
+    Args:
+        run: The run.
+
+    Attributes:
+        due: At how many updates the next comparison is.
+        has_copies: Whether ranks hold the same weights after each step, those that are sharded aside; None where it is
+            not known, as of a strategy of a user's own, whose ranks are not compared.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._interval, self._said = run, _FIRST, False
+        self.due = sys.maxsize
+        ours = type(run.strategy).__module__.partition(".")[0] == __name__.partition(".")[0]
+        self.has_copies: bool | None = True if ours else None
+
+    def begin(self) -> None:
+        """Plan the first comparison, where ranks hold copies and the user has not turned it off."""
+        run = self._run
+        if run.communicator.world_size > 1 and self.has_copies and run.config.check_ranks:
+            self.due = run.state.step + _FIRST
+
+    def compare(self) -> None:
+        """Compare the weights of all ranks, and plan the next comparison. All ranks call it together.
+
+        Raises:
+            DataError: they differ by more than rounding; with the rank and the parameter.
+        """
+        self._interval = min(2 * self._interval, _LONGEST)
+        self.due = self._run.state.step + self._interval
+        copies = {name: p for name, p in self._run.control.weights.items() if name in self._run.parameters}
+        copies = {name: p for name, p in copies.items() if not is_sharded(p)}
+        if not copies:
+            return
+        communicator = self._run.communicator
+        sums = torch.stack([bits_sum(p).to(communicator.device) for p in copies.values()])
+        of_all = communicator.all_gather_cat(sums[None])
+        if bool((of_all == of_all[:1]).all()):
+            return
+        differs = (of_all != of_all[:1]).any(0).tolist()
+        self._report({name: p for (name, p), other in zip(copies.items(), differs, strict=True) if other})
+
+    def end(self) -> None:
+        """Compare once more, where any rank may have drifted since the last comparison."""
+        if self.due < sys.maxsize:
+            self.compare()
+
+    def _report(self, copies: dict[str, torch.Tensor]) -> None:
+        """Say by how much copies differ from those of rank 0.
+
+        Raises:
+            DataError: by more than rounding.
+        """
+        communicator, step = self._run.communicator, self._run.state.step
+        of_first = [p.detach().clone() for p in copies.values()]
+        communicator.broadcast(0, of_first)
+        own = [_difference(p.detach(), first) for p, first in zip(copies.values(), of_first, strict=True)]
+        by_rank = [dict(zip(copies, parts, strict=True)) for parts in communicator.all_gather_object(own)]
+        far = {rank: [name for name, by in parts.items() if not by <= _ROUNDING] for rank, parts in enumerate(by_rank)}
+        if ranks := [rank for rank, names in far.items() if names]:
+            names = far[ranks[0]]
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            also = f" (and so do those of rank {', '.join(map(str, ranks[1:]))})" if ranks[1:] else ""
+            raise DataError(
+                f"after {step:,} updates the weights of the ranks have drifted apart: "
+                f"{', '.join(map(repr, names[:_SHOWN]))}{more} of rank {ranks[0]} differ from those of rank 0{also}; "
+                "look for a callback, a hook or a thread that changes weights on one rank alone, or pass "
+                "check_ranks=False"
+            )
+        if not self._said:
+            self._said = True
+            most = max(max(parts.values()) for parts in by_rank)
+            self._run.say(f"the weights of the ranks differ by rounding, up to {most:.1g} of the largest element")
+
+
+def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The largest difference of two tensors as a part of their largest element; NaN where one has a NaN."""
+    if not a.numel():
+        return 0.0
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    a, b = a.to(wide), b.to(wide)
+    largest = torch.maximum(a.abs().max(), b.abs().max())
+    same = (a == b) | (a.isnan() & b.isnan())
+    if bool(same.all()):
+        return 0.0
+    return float(torch.where(same, torch.zeros_like(a.abs()), (a - b).abs()).max() / largest)
+
+
+# ---- both
+
+
+class RunChecks:
+    """A check between steps, and at the end.
+
+    Args:
+        run: The run.
+
+    Attributes:
+        updates: Says which updates, weights and callbacks had no effect.
+        replicas: Compares the weights of ranks that hold copies of them.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.updates, self.replicas = UpdateCheck(run), ReplicaCheck(run)
+
+    def begin(self) -> None:
+        """Note where training begins."""
+        self.updates.begin()
+        self.replicas.begin()
+
+    def end(self, reason: str) -> str:
+        """Look once more after training; returns the reason why it ended, with what is to say of it."""
+        self.replicas.end()
+        return self.updates.end(reason)

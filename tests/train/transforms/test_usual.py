@@ -6,7 +6,7 @@ from toys import Regression, data, run_of
 
 from descend.errors import ConfigurationError
 from descend.train.strategies.base import Strategy, joint_norm
-from descend.train.transforms.clip import Clip
+from descend.train.transforms.usual import Clip
 
 
 def clipped(clip, gradients, strategy=None):
