@@ -49,6 +49,7 @@ __all__ = [
     "check_path",
     "check_string",
     "collect",
+    "is_finite",
     "is_integer",
     "is_number",
     "require",
@@ -77,6 +78,16 @@ def is_number(value: object) -> TypeGuard[float]:
     except OverflowError:
         return False
     return True
+
+
+def is_finite(value: object) -> TypeGuard[float]:
+    """Whether `value` is a finite number of Python or NumPy that a float can hold, and not a bool."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond what a float holds
+        return False
 
 
 def shown(value: object) -> str:

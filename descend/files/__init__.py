@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "MAX_LINE",
     "bounded_lines",
     "bounded_text",
     "escape",

@@ -17,9 +17,10 @@ import itertools
 import math
 import operator
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
+from descend.arguments import is_finite
 from descend.arguments.strict_keywords import StrictKeywords
 from descend.errors import RuleError, nearest
 
@@ -59,22 +60,12 @@ def shaped(x: float, shape: str) -> float:
     return {"linear": x, "power2": x * x, "sqrt": math.sqrt(max(x, 0.0)), "jump": 0.0}[shape]
 
 
-def is_number(value: object) -> bool:
-    """Whether this is a finite number, Python's or NumPy's."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond what a float holds
-        return False
-
-
 def _check(owner: object, *, rates: tuple[str, ...] = (), steps: tuple[str, ...] = (), shape: str = "linear") -> None:
     problems: list[str] = []
     title = type(owner).__name__
     for name in (*rates, *steps):
         value = getattr(owner, name)
-        if not is_number(value) or value < 0:
+        if not is_finite(value) or value < 0:
             problems.append(f"{title}: {name} must be a number >= 0, got {value!r}")
         elif name in steps and value != int(value):
             problems.append(f"{title}: {name} counts steps and must be whole; it is {value!r}")
@@ -94,7 +85,7 @@ def _check_parts(owner: object, *, schedules: tuple[str, ...], steps: tuple[str,
         value = getattr(owner, name)
         if name in schedules and not isinstance(value, Schedule):
             problems.append(f"{title}: {name} must be a schedule of descend.optim.schedules, got {value!r}")
-        if name in steps and not is_number(value):
+        if name in steps and not is_finite(value):
             problems.append(f"{title}: {name} must be a number of steps, got {value!r}")
     if problems:
         raise RuleError(problems)
@@ -131,7 +122,7 @@ class Schedule(metaclass=StrictKeywords):
         Raises:
             RuleError: `schedule` is none, or at_step is not an integer >= 0.
         """
-        if not is_number(at_step) or at_step < 0 or at_step % 1:
+        if not is_finite(at_step) or at_step < 0 or at_step % 1:
             raise RuleError(f"then: at_step must be an integer >= 0, got {at_step!r}")
         return Joined(self, Shifted(schedule, -at_step), at_step)
 
@@ -647,7 +638,7 @@ def lint(schedule: Schedule, steps: int, *, jump: float = 0.1) -> list[ScheduleF
         raise RuleError(f"lint takes a schedule of descend.optim.schedules and got {schedule!r}")
     if not isinstance(cast("object", steps), int) or steps < 1:
         raise RuleError(f"lint: a run has at least 1 step, and steps is {steps!r}")
-    if not is_number(jump) or jump <= 0:
+    if not is_finite(jump) or jump <= 0:
         raise RuleError(f"lint: jump must be a number > 0, got {jump!r}")
     rates = [rate for _, rate in schedule.curve(steps)]
     bad = [step for step, rate in enumerate(rates) if not math.isfinite(rate) or rate < 0]

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from descend.arguments import is_finite
 from descend.compat.mxnet.schedulers import scheduler
 from descend.compat.translation import TranslatedGroup, Translation, check_kinds
 from descend.errors import RuleError, Unsupported, nearest, warn
 from descend.optim.engine.settings import number
-from descend.optim.schedules import Constant, Schedule, is_number
+from descend.optim.schedules import Constant, Schedule
 
 if TYPE_CHECKING:
     from descend.optim.rules.base import Rule
@@ -188,7 +189,7 @@ class Common:
             raise Unsupported("MXNet's sym and param_dict are objects of MXNet; give lr_mult and wd_mult instead")
         for name in ("learning_rate", "wd", "rescale_grad", "clip_gradient", "batch_size"):
             value = getattr(self, name)
-            if not (is_number(value) or (value is None and name not in ("wd", "rescale_grad"))):
+            if not (is_finite(value) or (value is None and name not in ("wd", "rescale_grad"))):
                 raise RuleError(f"{name} must be a number, got {value!r}")
         begin: Any = self.begin_num_update
         if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:

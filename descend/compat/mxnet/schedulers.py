@@ -9,6 +9,7 @@ import inspect
 import math
 from typing import TYPE_CHECKING, Any
 
+from descend.arguments import is_finite
 from descend.compat.translation import call
 from descend.errors import RuleError, nearest
 from descend.optim.schedules import (
@@ -22,7 +23,6 @@ from descend.optim.schedules import (
     Schedule,
     Shifted,
     Step,
-    is_number,
 )
 
 if TYPE_CHECKING:
@@ -152,11 +152,11 @@ def _check_argument(title: str, key: str, value: object) -> None:
     if key in WORDS:
         return
     if title == "MultiFactorScheduler" and key == "step":
-        if not isinstance(value, (list, tuple)) or not value or not all(map(is_number, value)):
+        if not isinstance(value, (list, tuple)) or not value or not all(map(is_finite, value)):
             raise RuleError(f"{title}: step must be a list of at least one number, got {value!r}")
     elif key in WHOLE and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise RuleError(f"{title}: {key} must be an integer >= 0, got {value!r}")
-    elif not (is_number(value) or (key == "optimizer_learning_rate" and value is None)):
+    elif not (is_finite(value) or (key == "optimizer_learning_rate" and value is None)):
         raise RuleError(f"{title}: {key} must be a number, got {value!r}")
 
 

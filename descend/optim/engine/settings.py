@@ -328,8 +328,8 @@ class GroupSettingsReader:
         where = f"{self._title}, group {i}"
         if not callable(group["schedule"]):
             raise RuleError(
-                f"{where}: schedule must be a function of the step, as those of descend.optim.schedules, and is "
-                f"{group['schedule']!r}"
+                f"{where}: schedule must be a function of the step, as those of descend.optim.schedules, got "
+                f"{arguments.shown(group['schedule'])}"
             )
         self._set_rate(i, group, where, updates)
 

@@ -36,7 +36,7 @@ from descend.optim.rules.matrices import as_matrices, product, sides
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Muon", "MuonState", "orthogonalize"]
+__all__ = ["COEFFICIENTS", "Muon", "MuonState", "orthogonalize"]
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # steepest at zero: https://kellerjordan.github.io/posts/muon/
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from descend.arguments import shown
 from descend.pages.chart import LARGEST
 from descend.runtime.json_object import without_repeats
-from descend.runtime.rows import is_row
-from descend.runtime.run_directory import RESTART
+from descend.runtime.rows import RESTART, is_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
