@@ -80,7 +80,7 @@ def is_number(value: object) -> TypeGuard[float]:
     return True
 
 
-def is_finite(value: object) -> TypeGuard[float]:
+def is_finite(value: object) -> bool:
     """Whether `value` is a finite number of Python or NumPy that a float can hold, and not a bool."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False

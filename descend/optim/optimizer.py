@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 
-from descend.arguments import shown
-from descend.errors import RuleError, nearest, warn
+from descend.arguments import check_choice, require
+from descend.errors import RuleError, warn
 from descend.optim.engine import finite, parameter_checks, step_inputs
 from descend.optim.engine import state_dict as saved
 from descend.optim.engine.arena_manager import RUNNERS, ArenaManager
@@ -472,7 +472,5 @@ def _averaging_updates(
 
 
 def _one_of(value: str, options: Sequence[str], name: str, title: str) -> Any:
-    if not isinstance(value, str) or value not in options:
-        close = nearest(value, options) if isinstance(value, str) else ""
-        raise RuleError(f"{title}: {name} must be one of {', '.join(options)}, got {shown(value)}{close}")
+    require(check_choice(name, value, options), where=title, error=RuleError)
     return value

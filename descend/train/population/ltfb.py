@@ -83,7 +83,7 @@ _Tournaments = _variant("LTFB.TerminationCriteria")
 VARIANTS: tuple[type, ...] = (*_MUTATIONS.values(), *_WAYS.values(), _Tournaments)
 
 
-def _check_choice(what: str, given: str, known: Mapping[str, Any]) -> None:
+def _check_choice(what: str, given: object, known: Mapping[str, Any]) -> None:
     if given not in known:
         hint = nearest(given, known) if isinstance(given, str) else ""
         raise ConfigurationError(f"{what}: strategy must be one of {', '.join(known)}, got {shown(given)}{hint}")

@@ -67,11 +67,12 @@ class MajorityVote(OwnGradientsDescription, metaclass=StrictKeywords):
         """
         if wanted is None:
             return None
+        named: Any = wanted  # users pass anything
         vote = (
-            wanted
-            if isinstance(wanted, MajorityVote)
+            named
+            if isinstance(named, MajorityVote)
             else cls()
-            if isinstance(wanted, str) and wanted == cls.WORD
+            if isinstance(named, str) and named == cls.WORD
             else None
         )
         if vote is not None:
