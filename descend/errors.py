@@ -22,6 +22,7 @@ written as escapes, and no line of a message is longer than 2,000 characters, wh
 from __future__ import annotations
 
 import difflib
+import importlib
 import os
 import re
 import sys
@@ -239,6 +240,26 @@ def missing_library(what: str, module: str) -> str:
     name = module.partition(".")[0]
     package = _PACKAGES.get(name, name)
     return f"{what} needs the library {package}: pip install {package}"
+
+
+def library(module: str, what: str) -> Any:
+    """Import an optional library.
+
+    Args:
+        module: Its name, such as "pyarrow.csv".
+        what: What needs it, for the message.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    # Tables ask for it several times a column, and `import_module` takes ten times as long as this look.
+    there = sys.modules.get(module)
+    if there is not None and not getattr(there.__spec__, "_initializing", False):
+        return there
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(f"{missing_library(what, module)} ({error})") from error
 
 
 def table(what: str, rows: Sequence[tuple[str, str, str]], remedy: str, shown: int = 4) -> list[str]:

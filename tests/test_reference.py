@@ -25,10 +25,10 @@ def text():
 def public():
     """Public names, found without the code that writes the pages: lists of the rooms, and of modules in these lists."""
     names = {f"descend.{name}" for name in dir(descend) if f"descend.{name}" not in OTHER_NAMES}
-    ahead = [name for name in names if inspect.ismodule(getattr(descend, name.partition(".")[2]))]
+    ahead = sorted(name for name in names if inspect.ismodule(getattr(descend, name.partition(".")[2])))
     seen = set()
     while ahead:
-        name = ahead.pop()
+        name = ahead.pop(0)  # the shortest name of a module that has two
         module = descend.ops if name == "descend.ops" else importlib.import_module(name)
         if module in seen:
             continue

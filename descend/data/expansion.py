@@ -14,8 +14,7 @@ import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
-from descend.data.file_format import library
-from descend.errors import DataError, DescendError
+from descend.errors import DataError, DescendError, library
 
 if TYPE_CHECKING:
     from pathlib import Path

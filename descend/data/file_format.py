@@ -10,14 +10,13 @@ import importlib
 import json
 import os
 import pkgutil
-import sys
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from descend.arguments import check_bool, check_choice, check_integer, check_string, collect, shown
-from descend.errors import ConfigurationError, MissingExtra, missing_library, nearest
+from descend.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +36,6 @@ __all__ = [
     "added_formats",
     "check_used",
     "file_formats",
-    "library",
     "option_names",
     "parsed_options",
     "register",
@@ -244,26 +242,6 @@ def register(added: FileFormat) -> FileFormat:
         raise ConfigurationError(f"there is a file format '{added.name}' already; choose another name")
     _ADDED.append(added)
     return added
-
-
-def library(module: str, what: str) -> Any:
-    """Import an optional library.
-
-    Args:
-        module: Its name, such as "pyarrow.csv".
-        what: What needs it, for the message.
-
-    Raises:
-        MissingExtra: it is not installed.
-    """
-    # Tables ask for it several times a column, and `import_module` takes ten times as long as this look.
-    known = sys.modules.get(module)
-    if known is not None and not getattr(known.__spec__, "_initializing", False):
-        return known
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise MissingExtra(f"{missing_library(what, module)} ({error})") from error
 
 
 def option_names() -> list[str]:

@@ -100,8 +100,8 @@ class _Rows(TableFiles):
 
     def _plain(self, table: Any) -> Any:
         """A table without types of the library."""
-        from descend.data.file_format import library
         from descend.data.tables.arrow_columns import flattened
+        from descend.errors import library
 
         pa = library("pyarrow", "a data set of Hugging Face")
         table.validate(full=True)  # its cache may be damaged, and Arrow's functions trust offsets

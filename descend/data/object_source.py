@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from descend.arguments import shown
-from descend.data.file_format import IMAGE_OPTIONS, check_used, library
+from descend.data.file_format import IMAGE_OPTIONS, check_used
 from descend.data.hugging_face import hugging_face_source, is_hugging_face, kinds_of_splits, split_of_role
 from descend.data.loading.map_dataset import SamplePipeline, SampleReader
 from descend.data.nested_fields import as_rows
@@ -36,7 +36,7 @@ from descend.data.tables.arrow_columns import bounds_of, flattened
 from descend.data.tables.arrow_source import ROW_NUMBERS, ArrowSource
 from descend.data.tables.table_files import TableFiles, in_chunks
 from descend.data.tensor_reader import is_table, tensor_reader
-from descend.errors import DataError, DescendError
+from descend.errors import DataError, DescendError, library
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

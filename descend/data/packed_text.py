@@ -33,11 +33,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from descend.arguments import shown
-from descend.data.file_format import library
 from descend.data.paths import check_mapped
 from descend.data.reader_protocol import Field, Pieces
 from descend.data.tables.arrow_source import ArrowSource
-from descend.errors import ConfigurationError, DataError, nearest
+from descend.errors import ConfigurationError, DataError, library, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

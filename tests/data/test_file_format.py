@@ -7,12 +7,11 @@ from descend.data.file_format import (
     FileFormat,
     ReadOptions,
     file_formats,
-    library,
     options_of,
     parsed_options,
     register,
 )
-from descend.errors import ConfigurationError, MissingExtra
+from descend.errors import ConfigurationError, MissingExtra, library
 
 
 @pytest.mark.parametrize(

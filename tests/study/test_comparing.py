@@ -219,7 +219,7 @@ def test_what_only_the_workload_shows_is_reported_in_one_pass():
     metric, none, beyond, role = error.value.problems
     assert "did you mean 'accuracy'" in metric
     assert "did you mean 'Adamax'" in none
-    assert beyond.startswith("arms.beyond: SGD: momentum must be in [0, 1) and is 1.0999999")
+    assert beyond.startswith("arms.beyond: SGD: momentum must be a number >= 0 and < 1, got 1.0999999")
     assert "arms.role: 'roles.norm.lr_mult'" in role
 
 

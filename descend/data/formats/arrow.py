@@ -16,13 +16,13 @@ import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from descend.data.expansion import check_expansion
-from descend.data.file_format import IMAGE_OPTIONS, FileFormat, library
+from descend.data.file_format import IMAGE_OPTIONS, FileFormat
 from descend.data.packed_text import samples_of_tables
 from descend.data.paths import check_mapped, head
 from descend.data.tables.arrow_columns import class_names, flattened
 from descend.data.tables.arrow_source import MAX_COLUMNS
 from descend.data.tables.table_files import Chunk, TableFiles, in_schema, joined_schema, with_partitions
-from descend.errors import DataError
+from descend.errors import DataError, library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.arguments import shown
-from descend.data.file_format import library
 from descend.data.paths import check_mapped
 from descend.data.plain_arrays import native
 from descend.data.reader_protocol import Field
 from descend.data.tables.spilled_columns import SpilledColumns
-from descend.errors import DataError, warn
+from descend.errors import DataError, library, warn
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from descend.arguments import shown
 from descend.data.expansion import compression_of, opened, plain_name
-from descend.data.file_format import FileFormat, library
+from descend.data.file_format import FileFormat
 from descend.data.packed_text import samples_of_tables
 from descend.data.paths import head
 from descend.data.tables.arrow_source import MAX_COLUMNS
@@ -56,7 +56,7 @@ from descend.data.tables.lines import QuoteCheck, TableCopy, excel_separator
 from descend.data.tables.numbers import check_exact, inexact_columns, with_numbers, without_missing
 from descend.data.tables.table_files import with_partitions
 from descend.data.tables.text import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
-from descend.errors import ConfigurationError, DataError
+from descend.errors import ConfigurationError, DataError, library
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

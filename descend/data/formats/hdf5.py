@@ -26,7 +26,7 @@ import numpy as np
 
 from descend.arguments import shown
 from descend.data.expansion import check_expansion
-from descend.data.file_format import FileFormat, library
+from descend.data.file_format import FileFormat
 from descend.data.formats.cf_attributes import (
     Meanings,
     StoredRows,
@@ -39,7 +39,7 @@ from descend.data.paths import arrays_of_role, role_of
 from descend.data.plain_arrays import native
 from descend.data.reader_protocol import Field, Pieces
 from descend.data.tables.arrow_columns import LENGTH
-from descend.errors import ConfigurationError, DataError, nearest
+from descend.errors import ConfigurationError, DataError, library, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

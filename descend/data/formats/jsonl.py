@@ -18,14 +18,14 @@ import numpy as np
 
 from descend.arguments import shown
 from descend.data.expansion import compression_of, opened
-from descend.data.file_format import FileFormat, library
+from descend.data.file_format import FileFormat
 from descend.data.packed_text import samples_of_tables
 from descend.data.tables.bad_rows import repaired_jsonl
 from descend.data.tables.cells import in_range, may_be_tiny
 from descend.data.tables.numbers import EXACT, is_exact
 from descend.data.tables.table_files import with_partitions
 from descend.data.tables.text import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
-from descend.errors import DataError
+from descend.errors import DataError, library
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

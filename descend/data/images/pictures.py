@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from descend.data.file_format import library
 from descend.data.reader_protocol import Field
+from descend.errors import library
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,11 +29,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.data.expansion import FREE_BYTES, check_expansion
-from descend.data.file_format import library
 from descend.data.reader_protocol import Field
 from descend.data.tables.cells import MISSING, CellCounts
 from descend.data.tables.numbers import EXACT, count_cells
-from descend.errors import DataError
+from descend.errors import DataError, library
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from descend.data.file_format import library
 from descend.data.images.pictures import ImageForm, is_image
 from descend.data.images.survey import LOOKED_AT, form_of_images, spread, strided
 from descend.data.loading.read_threads import in_threads
@@ -33,7 +32,7 @@ from descend.data.tables.arrow_columns import (
 )
 from descend.data.tables.cells import MISSING
 from descend.data.tables.spilled_columns import SpilledColumns
-from descend.errors import ConfigurationError, DataError, nearest
+from descend.errors import ConfigurationError, DataError, library, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,6 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from descend.arguments import shown
-from descend.data.file_format import library
 from descend.data.tables.cells import (
     DIGITS,
     EXTREME,
@@ -23,6 +22,7 @@ from descend.data.tables.cells import (
     in_range,
     is_number,
 )
+from descend.errors import library
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

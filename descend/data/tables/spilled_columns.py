@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from descend.data.file_format import library
+from descend.errors import library
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

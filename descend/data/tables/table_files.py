@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 from descend.arguments import shown
-from descend.data.file_format import library
-from descend.errors import DataError
+from descend.errors import DataError, library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.data.expansion import compression_of, opened
-from descend.data.file_format import library
 from descend.data.tables.arrow_columns import bounds_of, flattened
 from descend.data.tables.bad_rows import looks_numeric
 from descend.data.tables.table_files import TableFiles, in_chunks, in_schema, joined_schema
-from descend.errors import DataError, DescendError
+from descend.errors import DataError, DescendError, library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from descend.data.file_format import library
 from descend.data.reader_protocol import Field, Format, one_hot
-from descend.errors import DataError, nearest
+from descend.errors import DataError, library, nearest
 from descend.lbann.readers.locations import FOLDERS, located
 from descend.lbann.readers.sample_list import LISTS, ListedSample, listed_samples
 from descend.lbann.readers.tables import checked_labels
