@@ -134,8 +134,8 @@ def network_table() -> str:
 
 def onnx_table() -> str:
     """The operators that are imported, with their versions and what they do with integers."""
-    from descend.onnx.importers import ENTRYWISE
     from descend.onnx.graph_importer import importer, integers_of
+    from descend.onnx.importers import ENTRYWISE
     from descend.onnx.versions import SINCE
 
     assert ENTRYWISE  # importing it fills the registry
