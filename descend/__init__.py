@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend import lazy
 from descend.machine import __version__ as __version__
+from descend.old_paths import OLD_PATHS
 
 if TYPE_CHECKING:
     from descend import callbacks as callbacks
@@ -189,22 +190,7 @@ lazy.offer(
     },
 )
 lazy.offer("descend.experiment", {"picture": "descend.pages.graph_svg"})
-lazy.moved(
-    {
-        "descend.distributed": "descend.runtime.distributed",
-        "descend.launcher": "descend.experiment.launcher",
-        "descend.data.lbann_readers": "descend.lbann.readers",
-        "descend.lower.onnx": "descend.onnx",
-        "descend.optim.compat": "descend.compat",
-        "descend.models": "descend.lbann.models",
-        "descend.modules": "descend.zoo.modules",
-        "descend.modules.activations": "descend.zoo.modules.dense",
-        "descend.modules.attention_allsubgraph": "descend.zoo.modules.attention",
-        "descend.modules.convolution": "descend.zoo.modules.dense",
-        "descend.modules.pytorch": "descend.zoo.modules.dense",
-        "descend.optim.conformance": "descend.conformance",
-    }
-)
+lazy.moved({f"descend.{old}": f"descend.{new}" for old, new in OLD_PATHS.items()})
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "descend"
 
 # A room may import itself, the rooms of earlier lines, and nothing else. Rooms of one line never import each other.
 ORDER = [
-    {"lazy", "terminal"},
+    {"lazy", "old_paths", "terminal"},
     {"errors"},
     {"files", "machine", "torch_private"},
     {"arguments"},

@@ -11,6 +11,7 @@ import pytest
 
 from descend import lazy
 from descend.lazy import instance_check, lazy_names
+from descend.old_paths import OLD_PATHS
 
 PACKAGE = Path(__file__).parent.parent / "descend"
 
@@ -184,3 +185,8 @@ def test_an_old_path_is_the_module_of_today(monkeypatch, tmp_path):
     assert part is importlib.import_module("place_of_today.part")
     assert part.__name__ == part.__spec__.name == "place_of_today.part"
     assert importlib.import_module("place_before") is importlib.import_module("place_of_today")
+
+
+@pytest.mark.parametrize("old", OLD_PATHS)
+def test_a_module_is_found_by_the_path_that_it_had(old):
+    assert importlib.import_module(f"descend.{old}") is importlib.import_module(f"descend.{OLD_PATHS[old]}")

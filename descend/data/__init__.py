@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from descend.data.transformed import transform
     from descend.data.validate import check
 
-from descend.data.counter_rng import order, orders
+from descend.data.order import order, orders
 
 __all__ = [
     "MESSAGES",

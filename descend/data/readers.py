@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from descend.data.counter_rng import Draws, key_of, permute
 from descend.data.loading.read_threads import in_threads
+from descend.data.order import Draws, key_of, permute
 from descend.data.plain_arrays import native, unmasked
 from descend.data.reader_protocol import Array, Field, OpenReader, SampleSource, one_hot
 from descend.data.transforms import RESCALES, MixingTransform

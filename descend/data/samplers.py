@@ -17,7 +17,7 @@ import numpy as np
 
 from descend.arguments import called, check_bool, check_integer, require, shown, takes_arguments
 from descend.arguments.strict_keywords import StrictKeywords
-from descend.data.counter_rng import Draws, key_of, order, permute
+from descend.data.order import Draws, key_of, order, permute
 from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:

@@ -28,10 +28,10 @@ import numpy as np
 
 from descend.arguments import check_integer, is_integer, is_number, require, shown
 from descend.arguments.strict_keywords import strict_keywords
-from descend.data.counter_rng import key_of, permute
 from descend.data.description import ROLES
 from descend.data.files import FileReader, read
 from descend.data.hugging_face import is_hugging_face
+from descend.data.order import key_of, permute
 from descend.data.paths import ROLE_WORDS
 from descend.data.reader_protocol import WrappedSource
 from descend.data.tensor_reader import is_array

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from descend.data.counter_rng import Draws, key_of
 from descend.data.files import FileReader, read
 from descend.data.loading.read_threads import in_threads
+from descend.data.order import Draws, key_of
 from descend.data.reader_protocol import Field, WrappedSource
 from descend.data.transforms import RESCALES, MixingTransform, Transform
 from descend.errors import ConfigurationError, nearest

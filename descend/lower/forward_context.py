@@ -7,7 +7,7 @@ number needs no other, so all of a layer's are drawn at once, and none has a sta
     key of a sample    k = mix(mix(position) + mix(seed + stream)), the stream being the key of the purpose
     number j           mix(k + j·γ), of which the upper bits are the fraction; a chance takes half of one
 
-Source: SplitMix64, as in `descend.data.counter_rng`.
+Source: SplitMix64, as in `descend.data.order`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor  # the operators' arguments are known by their annotations
 
-from descend.data.counter_rng import GOLDEN, key_of
+from descend.data.order import GOLDEN, key_of
 
 if TYPE_CHECKING:
     from descend.graph import Shape

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from descend.data import ArrayReader, DataReader, Reader, open_readers
-from descend.data.counter_rng import key_of
+from descend.data.order import key_of
 from descend.data.reader_protocol import Field
 from descend.data.readers import SampleTransforms
 from descend.data.transforms import (

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from descend.data import Loading, open_data, read, transform
-from descend.data.counter_rng import Draws, key_of
+from descend.data.order import Draws, key_of
 from descend.data.transforms import HorizontalFlip, Mixup, Normalize, RandomCrop, Resize, Scale
 from descend.errors import ConfigurationError
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from descend.data.counter_rng import Draws, key_of, mix
+from descend.data.order import Draws, key_of, mix
 from descend.lower.forward_context import ForwardContext, stream_of
 
 CPU = torch.device("cpu")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from descend.data.counter_rng import Draws, key_of
 from descend.data.formats.idx import IdxFile, open_idx
+from descend.data.order import Draws, key_of
 from descend.data.plain_arrays import native
 from descend.data.reader_protocol import Field, Format, one_hot
 from descend.errors import ConfigurationError, DataError

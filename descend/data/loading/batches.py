@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from descend.data.counter_rng import order
 from descend.data.loading.read_threads import BatchMemory, prefetched
+from descend.data.order import order
 from descend.data.samplers import checked_ids
 from descend.errors import ConfigurationError, DataError
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from descend.data.counter_rng import key_of, mix
 from descend.data.nested_fields import as_rows, fields_of, form_of
+from descend.data.order import key_of, mix
 from descend.data.plain_arrays import plain_sample
 from descend.errors import DataError, DescendError, warn
 from descend.machine import join_threads_at_exit

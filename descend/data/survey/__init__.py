@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from descend.data.counter_rng import key_of, permute
 from descend.data.description import ROLES
 from descend.data.file_format import file_formats
 from descend.data.files import read
+from descend.data.order import key_of, permute
 from descend.data.paths import files_of, is_path
 from descend.data.reader_protocol import bytes_of_sample
 from descend.data.survey.speed import samples_per_second

@@ -10,7 +10,7 @@ import numpy as np
 
 from descend.arguments import shown
 from descend.data import transforms as known
-from descend.data.counter_rng import order
+from descend.data.order import order
 from descend.data.reader_protocol import bytes_of_sample
 from descend.errors import ConfigurationError, DataError, nearest
 

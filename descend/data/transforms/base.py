@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from descend.data.counter_rng import Draws
+    from descend.data.order import Draws
 
 __all__ = [
     "ImageTransform",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from descend.data.counter_rng import Draws
+    from descend.data.order import Draws
 
 __all__ = ["CutMix", "MixingTransform", "Mixup", "symmetric_beta"]
 

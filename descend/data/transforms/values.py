@@ -28,7 +28,7 @@ from descend.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from descend.data.counter_rng import Draws
+    from descend.data.order import Draws
 
 __all__ = [
     "RESCALES",

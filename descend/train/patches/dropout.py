@@ -156,7 +156,7 @@ def _on_cpu(key: int, first: int, rows: int, width: int) -> Tensor:
 
 
 def _on_device(key: int, first: int, rows: int, width: int, device: torch.device) -> Tensor:
-    """SplitMix64 of the element's index, in a few kernels; see `descend.data.counter_rng`."""
+    """SplitMix64 of the element's index, in a few kernels; see `descend.data.order`."""
     x = torch.arange(first * width, (first + rows) * width, dtype=torch.int64, device=device) + 1
     x = x * _signed(0x9E3779B97F4A7C15) + _signed(key)
     x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from descend.data.counter_rng import Draws, key_of
+from descend.data.order import Draws, key_of
 
 
 def images(n=6, channels=3, height=7, width=5, dtype=np.float32):

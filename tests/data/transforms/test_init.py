@@ -5,7 +5,7 @@ import pytest
 import torch
 from data.transforms.samples import draws, images
 
-from descend.data.counter_rng import Draws, key_of
+from descend.data.order import Draws, key_of
 from descend.data.transforms import (
     RESCALES,
     TRANSFORMS,

@@ -5,7 +5,7 @@ from data.transforms.samples import draws, images
 from scipy import stats
 
 from descend.data import DataReader, Reader, open_readers
-from descend.data.counter_rng import Draws
+from descend.data.order import Draws
 from descend.data.transforms import CutMix, Mixup, Scale
 from descend.data.transforms.mixing import symmetric_beta
 

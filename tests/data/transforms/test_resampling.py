@@ -6,7 +6,7 @@ import torch
 from data.transforms.samples import draws, images
 from PIL import Image
 
-from descend.data.counter_rng import Draws
+from descend.data.order import Draws
 from descend.data.transforms import (
     RandomAffine,
     RandomResizedCrop,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from descend.data import order, orders
-from descend.data.counter_rng import GOLDEN, Draws, key_of, mix
+from descend.data.order import GOLDEN, Draws, key_of, mix
 
 
 def test_mix_is_splitmix64():
