@@ -1,4 +1,4 @@
-"""Random numbers and orders of samples as functions of their purpose, so no generator has a state to save.
+"""The order of samples, and random numbers, as functions of their purpose, so no generator has a state to save.
 
 A number depends on a key (seed, epoch, purpose) and a counter (sample, draw) and on nothing else: not on the batch, the
 rank or the thread that requests it.
@@ -96,7 +96,7 @@ class Draws:
 # any rank can compute its own positions, and a run can resume anywhere.
 #
 # Source: Black and Rogaway 2002, Ciphers with arbitrary finite domains, https://doi.org/10.1007/3-540-45760-7_9
-# (generalized Feistel and cycle walking); F is the finalizer of `counter_rng`.
+# (generalized Feistel and cycle walking); F is `mix`.
 
 ROUNDS = 6  # of two lines each; three give a pseudorandom permutation when F is one, the rest is for tiny n
 _BLOCK = 8192  # elements whose intermediate values stay in the processor's cache
