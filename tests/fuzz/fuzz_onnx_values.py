@@ -530,6 +530,10 @@ def compare(graph: Graph, name: str, got: np.ndarray, want: np.ndarray) -> None:
             one.dtype == np.int64 and (np.abs(one.astype("f8")) > 2**53).any() for one in graph.values.values()
         ):
             return  # onnxruntime reduces integers as float64, which rounds these
+        if "Pow" in steps and any(
+            one.dtype.kind == "i" and (one == np.iinfo(one.dtype).min).any() for one in graph.values.values()
+        ):
+            return  # onnxruntime takes powers in float64, and what is beyond the integers is left open there
     with np.errstate(all="ignore"):
         a, b = (got, want) if exact and got.dtype.kind in "iub" else (got.astype("f8"), want.astype("f8"))
         good = (a == b) if exact else np.isclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)

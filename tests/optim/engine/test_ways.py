@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from descend.optim.compiler.cache import compiler
 from descend.optim.engine import ways
 from descend.optim.engine.arena_manager import RUNNERS, ArenaManager
 from descend.optim.engine.ways import WAYS, kind_of, ways_of
@@ -56,7 +57,7 @@ def stepped(rule: Rule, runner: str, **tensors: Tensor) -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_every_rule_goes_the_first_of_its_ways(rule: Rule, runner: str, taken: dict[str, str]) -> None:
     stepped(rule, runner, a=torch.ones(4, 3), b=torch.ones(4, 3), single=torch.ones(5, 2), empty=torch.ones(0, 3))
-    first, *rest = ways_of(rule, runner)
+    first, *rest = (way for way in ways_of(rule, runner) if way != "in place" or compiler() is not None)
     assert taken["a"] == taken["b"] == first
     assert taken["single"] == ("alone" if first == "stack" else first)
     assert taken["empty"] == "alone"
