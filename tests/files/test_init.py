@@ -139,7 +139,7 @@ def test_no_file_of_a_run_that_is_a_pipe_is_waited_for(finished, tmp_path, name,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["study.json", "executors", "records"])
+@pytest.mark.parametrize("name", ["study.json", "records"])
 @pytest.mark.filterwarnings("ignore")
 def test_no_file_of_a_study_that_is_a_pipe_is_waited_for(tmp_path, name):
     shutil.copytree(fuzz_records._base(), tmp_path / "s")
