@@ -683,3 +683,15 @@ def test_options_of_the_whole_optimizer_may_stand_in_every_group() -> None:
     assert not optimizer._arenas.arenas
     with pytest.raises(RuleError, match=r"group 0: runner is 'plain' here and 'auto' for the optimizer"):
         descend.optim.Adam([{"params": [p], "runner": "plain"}])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda p: descend.optim.AdamW([p], lr=lambda: 0.1), "schedule must be a function of the step"),
+        (lambda p: descend.optim.AdamW(np.array(3.0)), "params must be a list of weights"),
+    ],
+)
+def test_a_function_of_no_step_and_a_number_for_weights_are_refused(make, words):
+    with pytest.raises(RuleError, match=words):
+        make(torch.nn.Parameter(torch.ones(3)))

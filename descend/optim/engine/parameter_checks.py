@@ -46,7 +46,7 @@ def listed(params: Any, title: str) -> list[Any]:
         problem = "is a dict; give its items() if it holds weights by name, or a list of groups"
     elif isinstance(params, (set, frozenset)):
         problem = "is a set, whose order changes from run to run; give a list"
-    elif isinstance(params, str) or not isinstance(params, Iterable):
+    elif isinstance(params, str) or not isinstance(params, Iterable) or getattr(params, "shape", None) == ():
         problem = f"must be a list of weights, got {shown(params)}"
     if problem:
         raise RuleError(f"{title}: params {problem}")
@@ -71,7 +71,7 @@ def unpack(group: Any, where: str) -> dict[str, Any]:
         raise RuleError(f"{where}: params is a set, whose order changes from run to run; give a list")
     if isinstance(params, Mapping):
         raise RuleError(f"{where}: params is a dict; give its items() if it holds weights by name")
-    if isinstance(params, str) or not isinstance(params, Iterable):
+    if isinstance(params, str) or not isinstance(params, Iterable) or getattr(params, "shape", None) == ():
         raise RuleError(f"{where}: params must be a list of weights, got {shown(params)}")
     members = list(cast("Iterable[Any]", params))
     named = [isinstance(member, tuple) for member in members]

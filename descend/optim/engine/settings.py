@@ -326,7 +326,7 @@ class GroupSettingsReader:
     def start_schedule(self, i: int, group: dict[str, Any], updates: int) -> None:
         """Check the schedule of a new group and write its rate into the group."""
         where = f"{self._title}, group {i}"
-        if not callable(group["schedule"]):
+        if not callable(group["schedule"]) or not arguments.takes_arguments(group["schedule"], 1):
             raise RuleError(
                 f"{where}: schedule must be a function of the step, as those of descend.optim.schedules, got "
                 f"{arguments.shown(group['schedule'])}"
