@@ -21,6 +21,7 @@ import torch
 
 from descend.errors import DAMAGED_FILE, DirectoryLost, StorageError, warn
 from descend.files import bounded_text, has_file, has_folder
+from descend.machine import join_threads_at_exit
 from descend.runtime.checkpoint import (
     StagedShards,
     newest_checkpoint,
@@ -92,6 +93,7 @@ class _Background:
     """A function in a daemon thread; `result` raises its error."""
 
     def __init__(self, work: Callable[[], None]) -> None:
+        join_threads_at_exit()
         self._work = work
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._do, name="descend-save", daemon=True)

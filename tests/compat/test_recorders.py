@@ -22,7 +22,7 @@ import pytest
 from system_needs import require
 
 HERE = Path(__file__).resolve().parent
-TRAJECTORIES = HERE.parent / "test_trajectories.py"
+TRAJECTORIES = HERE.parent / "optim" / "test_trajectories.py"
 RECORDERS = {
     "torch": (None, "torch_cases.py", ()),
     "lbann": (None, "lbann_cases.py", ()),

@@ -114,10 +114,6 @@ def work_as_rank(described: Path, found: Path) -> None:
         raise DescendError(f"rank {here.rank}: {record.message}")
 
 
-if __name__ == "__main__":
-    main(lambda: work_as_rank(*(Path(word) for word in sys.argv[1:])))
-
-
 @dataclass(frozen=True)
 class DescribedTrial:
     """A trial with all that a process needs to run it.
@@ -200,3 +196,7 @@ def _opened(study: str, workload: str) -> StudyTask:
 @functools.lru_cache(maxsize=8)
 def _fingerprint(study: str) -> str:
     return _opened(study, "{}").fingerprint()
+
+
+if __name__ == "__main__":
+    main(lambda: work_as_rank(*(Path(word) for word in sys.argv[1:])))
