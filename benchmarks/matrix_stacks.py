@@ -49,11 +49,11 @@ class ByHand:
 
     def init(self, p: Tensor) -> dict[str, Tensor]:
         """The state of a stack."""
-        raise NotImplementedError
+        raise NotImplementedError  # each rule has its own
 
     def direction(self, g: Tensor, state: dict[str, Tensor]) -> Tensor:
         """By how much its weights move."""
-        raise NotImplementedError
+        raise NotImplementedError  # each rule has its own
 
     @torch.no_grad()
     def step(self) -> None:

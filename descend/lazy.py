@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
-__all__ = ["hook", "instance_check", "lazy_names", "moved", "offer", "offered", "provide", "registered"]
+__all__ = ["hook", "instance_check", "lazy_names", "moved", "offer", "provide", "registered"]
 
 _OFFERED: dict[str, dict[str, str]] = {}  # by package, where names of it are that an annex has
 
@@ -109,11 +109,6 @@ def offer(package: str, names: Mapping[str, str]) -> None:
     _OFFERED.setdefault(package, {}).update(names)
 
 
-def offered(package: str) -> list[str]:
-    """The names that annexes offer in a package."""
-    return list(_OFFERED.get(package, ()))
-
-
 _PROVIDED: dict[str, tuple[str, str]] = {}
 
 
@@ -143,9 +138,12 @@ def registered(name: str) -> Any:
     if name not in _PROVIDED:
         return None
     module, _ = _PROVIDED[name]
+    annex = ".".join(module.split(".")[:2])
     try:
-        import_module(".".join(module.split(".")[:2]))
-    except ModuleNotFoundError:
+        import_module(annex)
+    except ModuleNotFoundError as error:
+        if error.name != annex:  # a library that the annex needs is missing, which is no absent annex
+            raise
         return None
     return hook(name)
 
@@ -176,6 +174,6 @@ def moved(paths: Mapping[str, str]) -> None:
     """Let modules, and all in them, be imported by their old paths too.
 
     Args:
-        paths: The path of today by the old one, such as {"descend.compat": "descend.compat"}.
+        paths: The path of today by the old one, such as {"descend.optim.compat": "descend.compat"}.
     """
     sys.meta_path.insert(0, _MovedModules(paths))  # before a search in the folder of the package at the new path

@@ -253,7 +253,7 @@ def takes_arguments(function: Callable[..., Any], count: int) -> bool:
 
 
 def called(name: str, expected: str, function: Callable[..., Any], *given: object) -> Any:
-    """What a function that is an argument returns.
+    """Call a function that is an argument, and return what it returns.
 
     Args:
         name: Of the argument.
@@ -266,7 +266,7 @@ def called(name: str, expected: str, function: Callable[..., Any], *given: objec
     """
     try:
         return function(*given)
-    except Exception as error:
+    except Exception as error:  # of whatever kind: the one place that tells a refused call from an error within
         if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
             raise
         raise ConfigurationError(_problem(name, expected, function, (), str(error))) from error
@@ -359,7 +359,7 @@ def together(error: Callable[[list[str]], DescendError] = ConfigurationError) ->
     token = _WAITING.set(problems)
     try:
         yield
-    except Exception as other:
+    except Exception as other:  # of a comparison with a value that was refused already
         if problems:
             raise error([*problems, *getattr(other, "problems", ())]) from None
         raise

@@ -27,7 +27,7 @@ __all__ = ["SaveImages", "as_array", "as_pixels"]
 
 
 def as_array(tensor: torch.Tensor) -> NDArray[Any]:
-    """The same numbers; types that NumPy lacks are converted to float32."""
+    """A tensor as an array of NumPy; types that NumPy lacks are converted to float32."""
     tensor = tensor.detach().cpu()
     return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
 

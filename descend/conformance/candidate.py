@@ -277,11 +277,11 @@ class CandidateRun:
             return call() if closure is None else call(closure)
 
 
-# ---- what a user names on the command line: a module, a class in it, and arguments for the class
+# ---- names on the command line: a module, a class in it, and arguments for the class
 
 
 def load(target: str) -> Any:
-    """What `module:Class`, or `module` alone, names. The module is imported, which runs its code.
+    """Import the class or module that `module:Class`, or `module` alone, names. That runs the code of the module.
 
     Returns:
         A module, or any callable of that name.

@@ -224,7 +224,7 @@ def _missing(subject: Candidate) -> list[str]:
     return [name for name in others if name != "lr" and name not in subject.args]
 
 
-# ---- what a step asks for where dense gradients in the weights are not enough for it
+# ---- the form of gradients that a step asks for where dense gradients in the weights are not enough for it
 
 
 def _with_closure(optimizer: Any, p: torch.nn.Parameter) -> None:

@@ -242,7 +242,7 @@ def _judged(error: float) -> CheckOutcome:
 
 
 def order(subject: Candidate) -> CheckOutcome:
-    """The same weights listed the other way round."""
+    """Check the weights listed the other way round."""
     if subject.noisy:
         return not_applicable("it draws random numbers in the order of the list")
     weights, gradients = subject.weights(), [subject.gradients(t) for t in range(1, STEPS + 1)]

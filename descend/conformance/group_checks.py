@@ -24,7 +24,7 @@ _OWN_OPTIONS = ("lr", "weight_decay", "momentum", "betas")
 
 
 def _answer(subject: Candidate, groups: Sequence[dict[str, Any]]) -> str | None:
-    """What the optimizer says to these groups, when built or at the first step before a weight changed; else None."""
+    """The refusal of these groups, when built or at the first step before a weight changed; else None."""
     params = list({id(p): p for group in groups for p in group["params"]}.values())
     before = [p.detach().clone() for p in params]
     try:
@@ -108,7 +108,7 @@ def _another(value: Any) -> Any:
 
 
 def _mixed_up(subject: Candidate, key: str, one: Any, other: Any) -> str | None:
-    """What is wrong with an option of two groups, if anything."""
+    """The problem with an option of two groups, if there is one."""
     forth = _two_groups(subject, (0, 1), ({key: one}, {key: other}))
     back = _two_groups(subject, (1, 0), ({key: other}, {key: one}))[::-1]
     if gap(back, forth, [draw((4, 3), seed) for seed in (0, 1)]) > SAME:
@@ -131,7 +131,7 @@ def _two_groups(
 
 
 def twice(subject: Candidate) -> CheckOutcome:
-    """The same weight twice in one group, and in two groups."""
+    """Check one weight listed twice in a group, and in two groups."""
     p, q = _parameter(0), _parameter(1)
     inside = _answer(subject, [{"params": [p, q, p]}])
     across = _answer(subject, [{"params": [p]}, {"params": [q, p]}])

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["FitConfig", "device_of", "fit", "fit_config"]
 
 
-# ---- what `fit` is given, as values in groups. `fit` is the door; `build_fit.py` builds the run from these
+# ---- the arguments of `fit`, as values in groups; `build_fit.py` builds the run from these
 
 _is_torch_model: Callable[[object], TypeIs[TorchModel]] = instance_check("descend.graph.torch_model", "TorchModel")
 _is_description: Callable[[object], TypeIs[Optimizer]] = instance_check("descend.graph.optimizers", "Optimizer")

@@ -153,7 +153,7 @@ FILE_FORMATS = (
 )
 
 
-# ---- what the messages of an Arrow file say before anything in them is decompressed: rows, and bytes in memory
+# ---- rows and bytes in memory by the messages of an Arrow file, before anything in them is decompressed
 #
 # A message is a description in FlatBuffers, whose tables name the places of their fields, and a body. Buffers of a body
 # that are compressed begin with their length in memory, 8 bytes, or −1 where one is stored as it is.

@@ -263,7 +263,7 @@ class SampleTaker:
         self._pool: ProcessPoolExecutor | None = None
 
     def take(self, samples: NDArray[np.int64]) -> list[Mapping[str, Any]]:
-        """What the user's code gives for these samples, in order.
+        """The samples that the user's code gives for these numbers, in order.
 
         Raises:
             DataError: it raises, or a process has died.

@@ -90,7 +90,7 @@ class TableFiles:
 
     def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
         """A table of some columns of a chunk, flattened."""
-        raise NotImplementedError
+        raise NotImplementedError  # each format has its own
 
     def bounds(self, column: str) -> tuple[int | None, int | None]:
         """The least and the largest integer of a column, where that is known without reading it."""

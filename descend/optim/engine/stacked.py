@@ -102,11 +102,9 @@ class TensorStack:
 
     Attributes:
         members: The updates.
-        owner: Rank that computes the update; None where each does that has the members.
     """
 
     members: Sequence[TensorUpdate]
-    owner: int | None = None
     _state: dict[str, Tensor] = field(default_factory=dict["str", "Tensor"], repr=False)
 
     def gather(self) -> StackInputs:
